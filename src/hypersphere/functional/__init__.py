@@ -1,0 +1,21 @@
+"""The formulas, with no parameters and no state: `from hypersphere import functional as HF`."""
+
+from .angles import (
+    angle,
+    arccos,
+    cos_multiple,
+    cosine,
+    covering_radius,
+    expected_hole_moment,
+    geodesic_distance,
+    hole_moment,
+    hole_radii,
+    normalize,
+    pairwise_angle,
+    pairwise_cosine,
+    row_norm,
+    separation_distance,
+    uniform_on_sphere,
+)
+from .angular import angular, angular_derivative, angular_derivative_k, arcsin
+from .uniformity import uniformity_test
