@@ -1,0 +1,223 @@
+"""Measure pieces of work against one another: interleaved, best of several, as ratios.
+
+A time alone says as much about the machine as about the code, so every table names a baseline
+that runs in the same process between the others. Use:
+
+    rows = measure({"conv": conv, "sphere": sphere}, baseline="conv", limits={"sphere": 1.10})
+    write("layers", {"CNN-9 shapes, forward + backward": rows})
+
+`write` prints the tables and keeps them in results/benchmarks/NAME.json with versions, commit and
+hardware, from where the docs take their numbers.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import math
+import os
+import platform
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+
+import torch
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@dataclass
+class Row:
+    """One line of a table: seconds is the best repeat, ratio is against the baseline.
+
+    `value` carries a figure that is not a time (a share, a count); `limit` is the bar that the
+    ratio, or else the value, must not pass, or must reach where `at_least`.
+    """
+
+    name: str
+    seconds: float | None = None
+    ratio: float | None = None
+    peak_mb: float | None = None
+    value: float | None = None
+    unit: str = ""
+    limit: float | None = None
+    at_least: bool = False
+
+    @property
+    def met(self) -> bool | None:
+        figure = self.value if self.value is not None else self.ratio
+        if self.limit is None or figure is None:
+            return None
+        return figure >= self.limit if self.at_least else figure <= self.limit
+
+
+def measure(
+    work: Mapping[str, Callable[[], object]],
+    baseline: str,
+    limits: Mapping[str, float] | None = None,
+    repeats: int = 15,
+    warmup: int = 2,
+    seconds: float = 60.0,
+    memory: bool = True,
+) -> list[Row]:
+    """Time each piece of work, in turns, until `repeats` rounds or `seconds` are over.
+
+    The ratio is the median over the rounds of time / baseline's time in the same round: a slow
+    moment of the machine hits both. Peak memory is what one more call adds to the process.
+    """
+    if baseline not in work:
+        raise ValueError(f"baseline {baseline!r} is not among {', '.join(work)}")
+    for function in work.values():
+        for _ in range(warmup):
+            function()
+    times: dict[str, list[float]] = {name: [] for name in work}
+    deadline = time.perf_counter() + seconds
+    for round_number in range(repeats):
+        for name, function in work.items():
+            times[name].append(_time(function))
+        if time.perf_counter() > deadline and round_number >= 2:
+            break
+    rows = []
+    for name, function in work.items():
+        ratios = sorted(a / b for a, b in zip(times[name], times[baseline], strict=True))
+        rows.append(
+            Row(
+                name=name,
+                seconds=min(times[name]),
+                ratio=ratios[len(ratios) // 2],
+                peak_mb=peak_memory(function) if memory else None,
+                limit=(limits or {}).get(name),
+            )
+        )
+    return rows
+
+
+def peak_memory(function: Callable[[], object]) -> float:
+    """MiB that one call adds to this process at its highest point (Linux; NaN elsewhere).
+
+    The kernel's own high-water mark is used where it can be reset, else a sampling thread.
+    """
+    gc.collect()
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+        before = _status("VmRSS")
+        function()
+        return max(0.0, (_status("VmHWM") - before) / 1024)
+    except OSError:
+        pass
+    try:
+        before = _status("VmRSS")
+    except OSError:
+        return math.nan
+    highest, stop = before, threading.Event()
+
+    def watch() -> None:
+        nonlocal highest
+        while not stop.wait(0.001):
+            highest = max(highest, _status("VmRSS"))
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        function()
+    finally:
+        stop.set()
+        thread.join()
+    return max(0.0, (highest - before) / 1024)
+
+
+def write(name: str, tables: Mapping[str, Sequence[Row]], directory: Path | None = None) -> bool:
+    """Print the tables, save them with what made them, and tell whether every limit is met."""
+    for title, rows in tables.items():
+        print(f"\n{title}\n{format_rows(rows)}")
+    record = {
+        "benchmark": name,
+        "command": f"python benchmarks/{name}.py",
+        "environment": environment(),
+        "tables": {title: [asdict(row) | {"met": row.met} for row in rows] for title, rows in tables.items()},
+    }
+    path = (directory or ROOT / "results" / "benchmarks") / f"{name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".json.partial")
+    partial.write_text(json.dumps(record, indent=1) + "\n")
+    partial.replace(path)
+    missed = [row.name for rows in tables.values() for row in rows if row.met is False]
+    print(f"\n{path.name}: " + (f"missed: {', '.join(missed)}" if missed else "every limit met"))
+    return not missed
+
+
+def format_rows(rows: Sequence[Row]) -> str:
+    lines = [f"{'':44} {'ms':>10} {'ratio':>8} {'peak MiB':>9} {'value':>12} {'limit':>9}"]
+    for row in rows:
+        cells = [
+            f"{row.seconds * 1e3:.3f}" if row.seconds is not None else "",
+            f"{row.ratio:.3f}" if row.ratio is not None else "",
+            f"{row.peak_mb:.1f}" if row.peak_mb is not None else "",
+            f"{row.value:.4g} {row.unit}".strip() if row.value is not None else "",
+            f"{'>=' if row.at_least else '<='} {row.limit:g}" if row.limit is not None else "",
+        ]
+        verdict = {True: "ok", False: "MISSED", None: ""}[row.met]
+        lines.append(
+            f"{row.name:44} {cells[0]:>10} {cells[1]:>8} {cells[2]:>9} {cells[3]:>12} {cells[4]:>9} {verdict}"
+        )
+    return "\n".join(lines)
+
+
+def environment() -> dict[str, object]:
+    """Versions, commit and hardware, without names of machines or people."""
+    packages = {}
+    for package in ("hypersphere", "torch", "numpy", "geotorch", "pytorch-metric-learning", "faiss-cpu"):
+        try:
+            packages[package] = metadata.version(package).split("+")[0]
+        except metadata.PackageNotFoundError:
+            continue
+    return {
+        "python": platform.python_version(),
+        "packages": packages,
+        "commit": _git("rev-parse", "--short", "HEAD"),
+        "uncommitted_changes": bool(_git("status", "--porcelain", "--", "src", "benchmarks")),
+        "cpu": _cpu_name(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def _time(function: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    function()
+    return time.perf_counter() - start
+
+
+def _status(key: str) -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(key + ":"):
+            return int(line.split()[1])
+    raise OSError(f"no {key} in /proc/self/status")
+
+
+def _git(*arguments: str) -> str:
+    try:
+        return subprocess.run(
+            ["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True
+        ).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+
+
+def _cpu_name() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+if __name__ == "__main__":
+    sys.exit("harness.py is imported by the benchmarks beside it; run one of those")

@@ -1,0 +1,78 @@
+"""Hyperspherical deep learning for PyTorch.
+
+Directions carry the meaning, lengths do not. The package has four parts, each usable alone:
+
+- ``hypersphere.layers``: convolutions and linear layers f(w, x) = h(|w|, |x|) g(theta);
+- ``hypersphere.heads``: large-margin angular objectives that own the class weights;
+- ``hypersphere.regularizers``: hyperspherical energy and its relatives;
+- ``hypersphere.orthogonal``: training that rotates all neurons of a layer together;
+
+and the system around them: ``models``, ``data``, ``training``, ``evaluation``, ``reports``.
+
+Subpackages open on first use, so ``import hypersphere`` costs nothing beyond the name:
+
+>>> import hypersphere as hs
+>>> hs.functional.angle.__name__
+'angle'
+"""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from ._version import __version__
+
+if TYPE_CHECKING:
+    from . import (
+        data,
+        evaluation,
+        functional,
+        heads,
+        layers,
+        models,
+        orthogonal,
+        regularizers,
+        reports,
+        training,
+    )
+
+_SUBPACKAGES = (
+    "data",
+    "evaluation",
+    "functional",
+    "heads",
+    "layers",
+    "models",
+    "orthogonal",
+    "regularizers",
+    "reports",
+    "training",
+)
+
+__all__ = [
+    "__version__",
+    "data",
+    "evaluation",
+    "functional",
+    "heads",
+    "layers",
+    "models",
+    "orthogonal",
+    "regularizers",
+    "reports",
+    "training",
+]
+
+
+def __getattr__(name: str) -> ModuleType:
+    if name in _SUBPACKAGES:
+        return importlib.import_module(f"hypersphere.{name}")
+    raise AttributeError(
+        f"module 'hypersphere' has no attribute {name!r}; it has: {', '.join(_SUBPACKAGES)}"
+    )
+
+
+def __dir__() -> list[str]:
+    return __all__

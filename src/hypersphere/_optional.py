@@ -1,0 +1,27 @@
+"""Optional dependencies: imported where they are used, with an error that says how to get them."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+
+def require(module: str, extra: str) -> Any:
+    """Import `module`, or say which extra of hypersphere brings it.
+
+    >>> require("math", extra="report").floor(2.5)
+    2
+    >>> require("no_such_module", extra="report")
+    Traceback (most recent call last):
+    ModuleNotFoundError: this needs 'no_such_module', which is not installed: pip install 'hypersphere[report]'
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        # A module that is installed but misses a part of its own is another problem: let it speak.
+        if error.name is None or error.name.split(".")[0] != module.split(".")[0]:
+            raise
+        raise ModuleNotFoundError(
+            f"this needs '{module}', which is not installed: pip install 'hypersphere[{extra}]'",
+            name=error.name,
+        ) from None

@@ -1,0 +1,57 @@
+"""The `hypersphere` command: finds the subcommand and hands over; each lives in `commands/`."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import sys
+from collections.abc import Sequence
+
+from ._version import __version__
+
+COMMANDS = {
+    "train": "train a model from a config; without one, the embedded digits example",
+    "evaluate": "verification, identification, robustness and more, from a run or from features",
+    "compare": "several configs over several seeds: mean and deviation, last and best",
+    "sweep": "search over settings by cross-validation",
+    "report": "one HTML page for a run or for several side by side",
+    "gallery": "enroll, identify and verify people or things by their features",
+    "points": "spread points on a sphere: Thomson, Whyte and Tammes configurations",
+    "models": "the networks by name",
+    "recipes": "the shipped configs, with the dissertation's numbers beside",
+}
+
+
+def usage() -> str:
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:<{width}}  {what}" for name, what in COMMANDS.items()]
+    return "\n".join(
+        ["usage: hypersphere COMMAND [options]", "", *lines, "", "`hypersphere COMMAND --help` tells more."]
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one subcommand; returns the exit code (2: the command line was not understood)."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(usage())
+        return 0
+    if arguments[0] in ("-V", "--version"):
+        print(f"hypersphere {__version__}")
+        return 0
+    name, *rest = arguments
+    if name not in COMMANDS:
+        near = difflib.get_close_matches(name, COMMANDS, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        print(f"hypersphere: unknown command {name!r}{hint}\n\n{usage()}", file=sys.stderr)
+        return 2
+    try:
+        module = importlib.import_module(f"hypersphere.commands.{name}")
+        return int(module.main(rest))
+    except ModuleNotFoundError as error:
+        # A missing extra is the user's to install, not a crash: say it in one line.
+        print(f"hypersphere {name}: {error}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:  # the reader of our output went away, e.g. `| head`
+        sys.stderr.close()
+        return 0

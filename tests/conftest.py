@@ -1,0 +1,36 @@
+"""Set-up that has to happen before torch runs its first operation."""
+
+import os
+
+# Some CPUs announce bfloat16 instructions that their oneDNN kernels then cannot execute.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+os.environ.setdefault("MPLBACKEND", "Agg")
+
+import hypothesis
+import pytest
+import torch
+
+# Two workers on two cores: a second thread each would only make them wait for one another.
+torch.set_num_threads(1)
+
+hypothesis.settings.register_profile(
+    "hypersphere", deadline=None, max_examples=25, derandomize=True, print_blob=True
+)
+hypothesis.settings.load_profile("hypersphere")
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    """Each test starts from the same random state, whatever ran before it."""
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def data_root():
+    """Folder with the real data sets, or a skip that says how to give it."""
+    root = os.environ.get("HYPERSPHERE_DATA")
+    if not root:
+        pytest.skip("set HYPERSPHERE_DATA to the folder with the real data sets to run this")
+    from pathlib import Path
+
+    return Path(root)
