@@ -139,7 +139,10 @@ def write(name: str, tables: Mapping[str, Sequence[Row]], directory: Path | None
         "benchmark": name,
         "command": f"python benchmarks/{name}.py",
         "environment": environment(),
-        "tables": {title: [asdict(row) | {"met": row.met} for row in rows] for title, rows in tables.items()},
+        "tables": {
+            title: [asdict(row) | {"met": row.met} for row in rows]
+            for title, rows in tables.items()
+        },
     }
     path = (directory or ROOT / "results" / "benchmarks") / f"{name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -152,26 +155,40 @@ def write(name: str, tables: Mapping[str, Sequence[Row]], directory: Path | None
 
 
 def format_rows(rows: Sequence[Row]) -> str:
-    lines = [f"{'':44} {'ms':>10} {'ratio':>8} {'peak MiB':>9} {'value':>12} {'limit':>9}"]
+    header = ["", "ms", "ratio", "peak MiB", "value", "limit", ""]
+    lines = [_line(header)]
     for row in rows:
         cells = [
+            row.name,
             f"{row.seconds * 1e3:.3f}" if row.seconds is not None else "",
             f"{row.ratio:.3f}" if row.ratio is not None else "",
             f"{row.peak_mb:.1f}" if row.peak_mb is not None else "",
             f"{row.value:.4g} {row.unit}".strip() if row.value is not None else "",
             f"{'>=' if row.at_least else '<='} {row.limit:g}" if row.limit is not None else "",
         ]
-        verdict = {True: "ok", False: "MISSED", None: ""}[row.met]
-        lines.append(
-            f"{row.name:44} {cells[0]:>10} {cells[1]:>8} {cells[2]:>9} {cells[3]:>12} {cells[4]:>9} {verdict}"
-        )
+        lines.append(_line([*cells, {True: "ok", False: "MISSED", None: ""}[row.met]]))
     return "\n".join(lines)
+
+
+def _line(cells: Sequence[str]) -> str:
+    name, *figures, verdict = cells
+    widths = (10, 8, 9, 14, 9)
+    return " ".join(
+        [f"{name:44}", *(f"{c:>{w}}" for c, w in zip(figures, widths, strict=True)), verdict]
+    )
 
 
 def environment() -> dict[str, object]:
     """Versions, commit and hardware, without names of machines or people."""
     packages = {}
-    for package in ("hypersphere", "torch", "numpy", "geotorch", "pytorch-metric-learning", "faiss-cpu"):
+    for package in (
+        "hypersphere",
+        "torch",
+        "numpy",
+        "geotorch",
+        "pytorch-metric-learning",
+        "faiss-cpu",
+    ):
         try:
             packages[package] = metadata.version(package).split("+")[0]
         except metadata.PackageNotFoundError:

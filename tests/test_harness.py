@@ -3,6 +3,7 @@ import time
 
 import pytest
 import torch
+
 from harness import Row, format_rows, measure, peak_memory, write
 
 

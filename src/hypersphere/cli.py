@@ -26,7 +26,13 @@ def usage() -> str:
     width = max(map(len, COMMANDS))
     lines = [f"  {name:<{width}}  {what}" for name, what in COMMANDS.items()]
     return "\n".join(
-        ["usage: hypersphere COMMAND [options]", "", *lines, "", "`hypersphere COMMAND --help` tells more."]
+        [
+            "usage: hypersphere COMMAND [options]",
+            "",
+            *lines,
+            "",
+            "`hypersphere COMMAND --help` tells more.",
+        ]
     )
 
 

@@ -40,7 +40,9 @@ MAX_HULL_DIM = 6
 def _widen(x: Tensor) -> Tensor:
     """float32 for the 16-bit types: squares and arc cosines need the digits."""
     if not x.is_floating_point():
-        raise TypeError(f"expected a floating-point tensor, got {x.dtype}; convert it with .float()")
+        raise TypeError(
+            f"expected a floating-point tensor, got {x.dtype}; convert it with .float()"
+        )
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
@@ -93,9 +95,11 @@ def cosine(x: Tensor, y: Tensor, dim: int = -1) -> Tensor:
 
 
 def pairwise_cosine(x: Tensor, y: Tensor | None = None) -> Tensor:
-    """cos(theta) between every row of x (n, d) and every row of y (m, d): (n, m); y defaults to x."""
+    """cos(theta) of every row of x (n, d) with every row of y (m, d): (n, m); y defaults to x."""
     y = x if y is None else y
-    _rows(x, "x"), _rows(y, "y"), _same_length(x, y, -1)
+    _rows(x, "x")
+    _rows(y, "y")
+    _same_length(x, y, -1)
     u, v = normalize(_widen(x)), normalize(_widen(y))
     return (u @ v.T).clamp(-1, 1).to(torch.promote_types(x.dtype, y.dtype))
 
@@ -132,7 +136,7 @@ def arccos(cos: Tensor) -> Tensor:
 
 
 def _angle_from_chords(minus: Tensor, plus: Tensor) -> Tensor:
-    """2 atan2(|u - v|, |u + v|), accurate for all angles where arccos(u.v) loses half the digits."""
+    """2 atan2(|u - v|, |u + v|): accurate at all angles, where arccos(u.v) loses half the digits."""
     undefined = (minus == 0) & (plus == 0)  # two zero vectors
     one = torch.ones_like(minus)
     return 2 * torch.atan2(torch.where(undefined, one, minus), torch.where(undefined, one, plus))
@@ -153,10 +157,14 @@ def angle(x: Tensor, y: Tensor, dim: int = -1) -> Tensor:
 def pairwise_angle(x: Tensor, y: Tensor | None = None) -> Tensor:
     """Angle between every row of x (n, d) and every row of y (m, d): (n, m); y defaults to x."""
     y = x if y is None else y
-    _rows(x, "x"), _rows(y, "y"), _same_length(x, y, -1)
+    _rows(x, "x")
+    _rows(y, "y")
+    _same_length(x, y, -1)
     u, v = normalize(_widen(x)), normalize(_widen(y))
     mode = "donot_use_mm_for_euclid_dist"  # the matrix-product form loses small distances
-    theta = _angle_from_chords(torch.cdist(u, v, compute_mode=mode), torch.cdist(u, -v, compute_mode=mode))
+    theta = _angle_from_chords(
+        torch.cdist(u, v, compute_mode=mode), torch.cdist(u, -v, compute_mode=mode)
+    )
     return theta.to(torch.promote_types(x.dtype, y.dtype))
 
 
@@ -245,7 +253,9 @@ def covering_radius(
     _rows(points, "points", least=1)
     u = normalize(points.detach().double().cpu())
     gap = _distance_to_hull(u)
-    if gap > 1e-12:  # all points lie in one open half space: the antipode of the hull's nearest point
+    if (
+        gap > 1e-12
+    ):  # all points lie in one open half space: the antipode of the hull's nearest point
         radius = math.acos(max(-1.0, -gap))
     elif u.shape[1] <= MAX_HULL_DIM:
         caps = _empty_caps(u)
@@ -281,7 +291,7 @@ def hole_radii(points: Tensor) -> Tensor:
 
 
 def hole_moment(points: Tensor, power: float) -> Tensor:
-    """Sum of the hole radii to the given power, Eq. F.38; its root of order `power` tends to F.39."""
+    """Sum of the hole radii to the given power, Eq. F.38; its power-th root tends to F.39."""
     if not power > 0:
         raise ValueError(f"hole_moment expects power > 0 (Eq. F.38), got {power}")
     return hole_radii(points).pow(power).sum()
@@ -305,7 +315,12 @@ def expected_hole_moment(n: int, dim: int, power: float) -> float:
         return math.lgamma((k + 1) / 2) - math.lgamma(k / 2) - math.log(k) - 0.5 * math.log(math.pi)
 
     log_b = math.log(2 / (d + 1)) + log_kappa(d * d) - d * log_kappa(d)
-    ratio = math.lgamma(d + power / d) - math.lgamma(d) + math.lgamma(n + 1) - math.lgamma(n + power / d)
+    ratio = (
+        math.lgamma(d + power / d)
+        - math.lgamma(d)
+        + math.lgamma(n + 1)
+        - math.lgamma(n + power / d)
+    )
     return math.exp(log_b - power / d * log_kappa(d) + ratio)
 
 
