@@ -1,0 +1,138 @@
+"""Augmentation of whole batches in torch: flips, padded crops, resizing, fixed-size crops.
+
+Each is a callable (images (B, C, H, W), generator) -> images, with every sample drawn for itself.
+Random numbers come from the CPU generator that is handed in, so a batch is the same on any device.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+
+@dataclass(frozen=True)
+class Compose:
+    """One after the other."""
+
+    steps: tuple
+
+    def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        for step in self.steps:
+            images = step(images, generator)
+        return images
+
+
+@dataclass(frozen=True)
+class Flip:
+    """Mirror each picture with these probabilities, left-right and top-bottom."""
+
+    horizontal: float = 0.5
+    vertical: float = 0.0
+
+    def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        for probability, dim in ((self.horizontal, -1), (self.vertical, -2)):
+            if probability:
+                chosen = torch.rand(len(images), generator=generator) < probability
+                mask = chosen.view(-1, 1, 1, 1).to(images.device)
+                images = torch.where(mask, images.flip(dim), images)
+        return images
+
+
+@dataclass(frozen=True)
+class PadCrop:
+    """Pad each side by `padding` pixels of value `fill`, then crop the old size at random.
+
+    >>> x = torch.arange(16.0).view(1, 1, 4, 4)
+    >>> PadCrop(1)(x, torch.Generator().manual_seed(0)).shape
+    torch.Size([1, 1, 4, 4])
+    """
+
+    padding: int = 4
+    fill: float = 0.0
+
+    def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        size = (images.shape[-2], images.shape[-1])
+        padded = F.pad(images, [self.padding] * 4, value=self.fill)
+        return RandomCrop(size)(padded, generator)
+
+
+@dataclass(frozen=True)
+class RandomCrop:
+    """A window of `size` (H, W) at a random place of each picture."""
+
+    size: int | tuple[int, int]
+
+    def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        height, width = _window(self.size, images)
+        rows, columns = images.shape[-2] - height + 1, images.shape[-1] - width + 1
+        top = torch.randint(rows, (len(images),), generator=generator).to(images.device)
+        left = torch.randint(columns, (len(images),), generator=generator).to(images.device)
+        # A view of every window, (B, C, rows, columns, height, width), of which one each is copied.
+        windows = images.unfold(2, height, 1).unfold(3, width, 1)
+        return windows[torch.arange(len(images), device=images.device), :, top, left]
+
+
+@dataclass(frozen=True)
+class CenterCrop:
+    """The middle window of `size` (H, W): the single test view of a random crop."""
+
+    size: int | tuple[int, int]
+
+    def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        height, width = _window(self.size, images)
+        top, left = (images.shape[-2] - height) // 2, (images.shape[-1] - width) // 2
+        return images[..., top : top + height, left : left + width]
+
+
+@dataclass(frozen=True)
+class Resize:
+    """To `size` (H, W), bilinear with antialiasing; uint8 stays uint8."""
+
+    size: int | tuple[int, int]
+
+    def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        size = (self.size, self.size) if isinstance(self.size, int) else self.size
+        if tuple(images.shape[-2:]) == tuple(size):
+            return images
+        resized = F.interpolate(images.float(), size, mode="bilinear", antialias=True)
+        if images.dtype == torch.uint8:
+            return resized.round_().clamp_(0, 255).to(torch.uint8)
+        return resized.to(images.dtype)
+
+
+def augmentation(name: str, train: bool = True) -> Compose:
+    """The augmentation of a text passage by name; `train=False` gives its test view.
+
+    - "none";
+    - "flip": left-right flips (faces, section 2.3.6);
+    - "cifar": pad 4, random crop, left-right flip (section 2.2.7); tested on the picture itself;
+    - "cifar_full": the same with top-bottom flips as well (section 3.4.7, CIFAR-10+);
+    - "imagenet": resize to 256 x 256, random 224 x 224 crop, left-right flip (section B.2); tested
+      on the center crop.
+
+    >>> augmentation("imagenet", train=False).steps
+    (Resize(size=256), CenterCrop(size=224))
+    """
+    known: dict[str, tuple[tuple, tuple]] = {
+        "none": ((), ()),
+        "flip": ((Flip(),), ()),
+        "cifar": ((PadCrop(4), Flip()), ()),
+        "cifar_full": ((PadCrop(4), Flip(vertical=0.5)), ()),
+        "imagenet": ((Resize(256), RandomCrop(224), Flip()), (Resize(256), CenterCrop(224))),
+    }
+    if name not in known:
+        raise ValueError(f"augmentation is one of {', '.join(known)}; got {name!r}")
+    return Compose(known[name][0 if train else 1])
+
+
+def _window(size: int | tuple[int, int], images: Tensor) -> tuple[int, int]:
+    height, width = (size, size) if isinstance(size, int) else size
+    if images.dim() != 4 or height > images.shape[-2] or width > images.shape[-1]:
+        raise ValueError(
+            f"a {height}x{width} crop needs pictures (B, C, H, W) of at least that size; "
+            f"got {tuple(images.shape)}"
+        )
+    return height, width

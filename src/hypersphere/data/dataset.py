@@ -1,0 +1,142 @@
+"""Data sets in memory: samples and labels as tensors, and the parts of a split."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from .pairs import Pairs
+
+
+class Dataset(Protocol):
+    """What a loader needs: labels (N,), class names, sample shape, the samples of an index."""
+
+    @property
+    def labels(self) -> Tensor: ...
+
+    @property
+    def classes(self) -> Sequence[str]: ...
+
+    @property
+    def shape(self) -> torch.Size: ...
+
+    def __len__(self) -> int: ...
+
+    def take(self, index: Tensor) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class ArrayDataset:
+    """Samples and labels in memory.
+
+    `images`: (N, C, H, W) uint8 in 0..255, or float in 0..1; point clouds are (N, P, 3) float.
+    `labels`: (N,) int64, an index into `classes`; -1 stands for "nobody known" (distractors).
+
+    >>> pictures = torch.zeros(3, 1, 2, 2, dtype=torch.uint8)
+    >>> data = ArrayDataset(pictures, torch.tensor([0, 1, 1]), ["a", "b"])
+    >>> len(data), data.num_classes, data.counts().tolist(), tuple(data.shape)
+    (3, 2, [1, 2], (1, 2, 2))
+    """
+
+    images: Tensor
+    labels: Tensor
+    classes: Sequence[str]
+
+    def __post_init__(self) -> None:
+        if len(self.images) != len(self.labels) or self.labels.dim() != 1:
+            raise ValueError(
+                f"ArrayDataset expects one label per sample; got images {tuple(self.images.shape)} "
+                f"and labels {tuple(self.labels.shape)}"
+            )
+        if self.labels.dtype != torch.int64:
+            raise ValueError(f"labels are int64 class indices; got {self.labels.dtype}")
+        if self.images.dtype != torch.uint8 and not self.images.is_floating_point():
+            raise ValueError(
+                f"images are uint8 in 0..255 or floating point in 0..1; got {self.images.dtype}"
+            )
+        if len(self.labels):
+            low, high = int(self.labels.min()), int(self.labels.max())
+            if low < -1 or high >= len(self.classes):
+                raise ValueError(
+                    f"labels index the {len(self.classes)} classes (or are -1); "
+                    f"got values from {low} to {high}"
+                )
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        return self.images[index], self.labels[index]
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.classes)
+
+    @property
+    def shape(self) -> torch.Size:
+        """Shape of one sample, (C, H, W) for pictures."""
+        return self.images.shape[1:]
+
+    def take(self, index: Tensor) -> Tensor:
+        """The samples of `index` (B,), in that order: (B, *shape)."""
+        return self.images.index_select(0, index.to(self.images.device))
+
+    def counts(self) -> Tensor:
+        """Samples of each class, (num_classes,)."""
+        return torch.bincount(self.labels[self.labels >= 0], minlength=self.num_classes)
+
+    def subset(self, index: Tensor) -> ArrayDataset:
+        """The samples of `index`, same classes."""
+        return replace(self, images=self.take(index), labels=self.labels[index])
+
+    def only(self, classes: Sequence[int]) -> ArrayDataset:
+        """The samples of these classes, which are renumbered 0, 1, ... in the order given.
+
+        >>> data = ArrayDataset(torch.zeros(3, 1, 2, 2), torch.tensor([0, 1, 2]), ["a", "b", "c"])
+        >>> chosen = data.only([2, 0])
+        >>> chosen.labels.tolist(), chosen.classes
+        ([1, 0], ['c', 'a'])
+        """
+        wrong = [c for c in classes if not 0 <= c < self.num_classes]
+        if wrong or len(set(classes)) != len(classes):
+            raise ValueError(
+                f"only() expects distinct class indices in 0..{self.num_classes - 1}; "
+                f"got {list(classes)}"
+            )
+        number = torch.full((self.num_classes + 1,), -1, dtype=torch.int64)  # last place: label -1
+        number[list(classes)] = torch.arange(len(classes))
+        labels = number[self.labels]
+        index = (labels >= 0).nonzero().squeeze(1)
+        return ArrayDataset(self.take(index), labels[index], [self.classes[c] for c in classes])
+
+    def to(self, device: torch.device | str) -> ArrayDataset:
+        """The same data set with its samples on `device`; batches are then made there."""
+        return replace(self, images=self.images.to(device), labels=self.labels.to(device))
+
+
+@dataclass(frozen=True)
+class Split:
+    """The parts of a data set.
+
+    `train` and `test` share their classes in closed-set work; `validation` where the publisher
+    gives one. `pairs` are verification pairs with the samples they point into (open set: of
+    classes that `train` does not have).
+    """
+
+    train: Dataset
+    test: Dataset
+    validation: Dataset | None = None
+    pairs: Pairs | None = None
+    name: str = field(default="", compare=False)
+
+    @property
+    def classes(self) -> Sequence[str]:
+        return self.train.classes
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.train.classes)

@@ -1,0 +1,44 @@
+"""The embedded default: scikit-learn's 1,797 handwritten digits of 8 x 8, no download."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from .._optional import require
+from .dataset import ArrayDataset, Split
+from .splits import closed_set, open_set
+
+
+def digits() -> ArrayDataset:
+    """All digits, (1797, 1, 8, 8) float: the publisher's 0..16 divided by 16.
+
+    >>> digits().shape
+    torch.Size([1, 8, 8])
+    """
+    bunch = require("sklearn.datasets", extra="data").load_digits()
+    images = torch.from_numpy(bunch.images).float().div_(16).unsqueeze(1)
+    labels = torch.from_numpy(bunch.target).long()
+    return ArrayDataset(images, labels, [str(c) for c in range(10)])
+
+
+def load_digits(
+    protocol: str = "closed_set",
+    test_fraction: float = 0.25,
+    unseen: Sequence[int] = (7, 8, 9),
+    folds: int = 10,
+    per_fold: int = 300,
+    seed: int = 0,
+) -> Split:
+    """The digits in a training and a test part.
+
+    `protocol="closed_set"`: all ten classes in both parts. `protocol="open_set"`: the `unseen`
+    classes are in neither part, only in `pairs`, `folds` x (`per_fold` of one class + `per_fold`
+    of two). `seed` fixes the parts and the pairs.
+    """
+    if protocol == "closed_set":
+        return closed_set(digits(), test_fraction, seed)
+    if protocol == "open_set":
+        return open_set(digits(), unseen, test_fraction, folds, per_fold, seed)
+    raise ValueError(f"protocol is 'closed_set' or 'open_set'; got {protocol!r}")

@@ -1,0 +1,37 @@
+"""Errors of the readers: which file, what was expected, where it can be had."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class MissingData(FileNotFoundError):
+    """A file or folder of a data set is not there."""
+
+
+class DamagedData(ValueError):
+    """A file of a data set is there, but its content is not what its format promises."""
+
+
+def missing(what: str, looked: Path | list[Path], where: str) -> MissingData:
+    """The error for absent data: `what` was expected at `looked`, and can be had at `where`.
+
+    >>> print(missing("the MNIST file x.gz", Path("here"), "https://example.org"))
+    the MNIST file x.gz is missing: expected at here. It can be had at https://example.org
+    """
+    places = looked if isinstance(looked, list) else [looked]
+    return MissingData(
+        f"{what} is missing: expected at {' or '.join(str(p) for p in places)}. "
+        f"It can be had at {where}"
+    )
+
+
+def damaged(path: Path, expected: str, found: str, where: str) -> DamagedData:
+    """The error for a broken file: `expected` against what was `found`, and a fresh copy.
+
+    >>> print(damaged(Path("x.gz"), "100 bytes", "7 bytes", "https://example.org"))
+    x.gz is damaged: expected 100 bytes, found 7 bytes. A fresh copy: https://example.org
+    """
+    return DamagedData(
+        f"{path} is damaged: expected {expected}, found {found}. A fresh copy: {where}"
+    )

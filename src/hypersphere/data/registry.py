@@ -1,0 +1,73 @@
+"""`load(name)`: every data set by its name."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from .dataset import Split
+from .digits import load_digits
+from .files import data_root
+from .idx import load_idx
+
+_READERS: dict[str, Callable[..., Any]] = {
+    "digits": load_digits,
+    "mnist": load_idx,
+    "fashion-mnist": load_idx,
+}
+
+
+def list_datasets() -> list[str]:
+    """The names that `load` knows.
+
+    >>> list_datasets()[:3]
+    ['digits', 'mnist', 'fashion-mnist']
+    """
+    return list(_READERS)
+
+
+def load(
+    name: str,
+    root: Path | str | None = None,
+    *,
+    download: bool = False,
+    imbalance: str | None = None,
+    imbalance_seed: int = 0,
+    **options: Any,
+) -> Any:
+    """Load a data set completely into memory.
+
+    `root`: the folder that holds the data sets; by default the environment variable
+    HYPERSPHERE_DATA, then ~/.cache/hypersphere. `download=True` fetches what is missing.
+    `imbalance`: "single", "multiple" or "mnist" thins the training part as in section D.1 / D.8.
+    `options` go to the reader of that set: see its `load_...` function.
+
+    Returns a `Split`; "cora", "citeseer" and "pubmed" give a `GraphDataset`, "megaface" an
+    `Identification`.
+
+    >>> split = load("digits")
+    >>> len(split.train), len(split.test), split.num_classes
+    (1347, 450, 10)
+    """
+    if name not in _READERS:
+        near = difflib.get_close_matches(name, _READERS, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise ValueError(f"unknown data set {name!r}: {hint}known are {', '.join(_READERS)}")
+    reader = _READERS[name]
+    accepted = inspect.signature(reader).parameters
+    for option in options:
+        if option not in accepted or option in ("name", "root"):
+            known = [p for p in accepted if p not in ("name", "root")]
+            raise TypeError(
+                f"{name!r} has no option {option!r}; it takes {', '.join(known) or 'none'}"
+            )
+    folder = data_root(root)
+    place = {"name": name, "root": folder}
+    loaded = reader(**{key: place[key] for key in place if key in accepted}, **options)
+    if isinstance(loaded, Split):
+        loaded = replace(loaded, name=name)
+    return loaded

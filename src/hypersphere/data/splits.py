@@ -1,0 +1,61 @@
+"""Closed-set and open-set splits of one labelled data set."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from ._random import generator
+from .dataset import ArrayDataset, Split
+from .pairs import draw_pairs
+
+
+def closed_set(dataset: ArrayDataset, test_fraction: float = 0.25, seed: int = 0) -> Split:
+    """Put `test_fraction` of every class (rounded, at least 1) aside for testing.
+
+    >>> data = ArrayDataset(torch.rand(40, 1, 2, 2), torch.arange(40) % 4, list("abcd"))
+    >>> split = closed_set(data, test_fraction=0.2)
+    >>> split.train.counts().tolist(), split.test.counts().tolist()
+    ([8, 8, 8, 8], [2, 2, 2, 2])
+    """
+    if not 0 < test_fraction < 1:
+        raise ValueError(f"test_fraction is between 0 and 1; got {test_fraction}")
+    test = torch.zeros(len(dataset), dtype=torch.bool)
+    for label, count in enumerate(dataset.counts().tolist()):
+        members = (dataset.labels == label).nonzero().squeeze(1)
+        order = torch.randperm(count, generator=generator(seed, "closed_set", label))
+        test[members[order[: max(1, round(test_fraction * count))]]] = True
+    return Split(
+        dataset.subset((~test).nonzero().squeeze(1)), dataset.subset(test.nonzero().squeeze(1))
+    )
+
+
+def open_set(
+    dataset: ArrayDataset,
+    unseen: Sequence[int],
+    test_fraction: float = 0.25,
+    folds: int = 10,
+    per_fold: int = 300,
+    seed: int = 0,
+) -> Split:
+    """Keep the `unseen` classes out of training: they appear in verification pairs only.
+
+    `train` and `test` divide the other classes, renumbered from 0; `pairs.dataset` holds the unseen
+    ones. So the pairs measure what section 2.3.1 calls open-set: telling apart what was never
+    trained.
+
+    >>> data = ArrayDataset(torch.rand(40, 1, 2, 2), torch.arange(40) % 4, list("abcd"))
+    >>> split = open_set(data, unseen=(1, 3), folds=2, per_fold=5)
+    >>> split.train.classes, split.pairs.dataset.classes, len(split.pairs)
+    (['a', 'c'], ['b', 'd'], 20)
+    """
+    seen = [c for c in range(dataset.num_classes) if c not in set(unseen)]
+    if not seen or len(unseen) < 2:
+        raise ValueError(
+            f"an open-set split needs at least two unseen classes and one seen; got "
+            f"{len(unseen)} unseen of {dataset.num_classes}"
+        )
+    split = closed_set(dataset.only(seen), test_fraction, seed)
+    pairs = draw_pairs(dataset.only(list(unseen)), folds, per_fold, seed)
+    return Split(split.train, split.test, pairs=pairs)
