@@ -2,12 +2,13 @@ import math
 
 import pytest
 import torch
-from edges import EDGE_IDS, EDGES, LOW_PRECISION
 from hypothesis import given
 from hypothesis import strategies as st
-from reference import angles as reference
 
 from hypersphere import functional as HF
+
+from edges import EDGE_IDS, EDGES, LOW_PRECISION
+from reference import angles as reference
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -18,9 +19,13 @@ def test_edge_table(name, x, y, theta, dtype):
     eps = torch.finfo(dtype).eps
     value = HF.angle(x, y).detach()
     assert float(value) == pytest.approx(theta, abs=4 * eps, rel=8 * eps)
-    assert float(HF.pairwise_angle(x[None], y[None]).detach()) == pytest.approx(theta, abs=4 * eps, rel=8 * eps)
+    assert float(HF.pairwise_angle(x[None], y[None]).detach()) == pytest.approx(
+        theta, abs=4 * eps, rel=8 * eps
+    )
     assert float(HF.cosine(x, y).detach()) == pytest.approx(math.cos(theta), abs=4 * eps)
-    assert float(HF.cosine(x, y).detach()) == pytest.approx(reference.cosine(x.detach(), y.detach()), abs=4 * eps)
+    assert float(HF.cosine(x, y).detach()) == pytest.approx(
+        reference.cosine(x.detach(), y.detach()), abs=4 * eps
+    )
     for function in (HF.angle, HF.cosine, lambda a, b: HF.arccos(HF.cosine(a, b))):
         for gradient in torch.autograd.grad(function(x, y), (x, y)):
             assert gradient.isfinite().all()
@@ -62,7 +67,9 @@ def test_gradients():
 @pytest.mark.parametrize("m", [0, 1, 2, 3, 4, 7, 12])
 def test_cos_multiple_is_the_cosine_of_the_multiple(m):
     theta = torch.linspace(0, math.pi, 101, dtype=torch.float64)
-    torch.testing.assert_close(HF.cos_multiple(theta.cos(), m), (m * theta).cos(), atol=1e-13, rtol=0)
+    torch.testing.assert_close(
+        HF.cos_multiple(theta.cos(), m), (m * theta).cos(), atol=1e-13, rtol=0
+    )
 
 
 @given(scale=st.floats(1e-20, 1e20), seed=st.integers(0, 1000))
@@ -153,7 +160,9 @@ def test_covering_radius_against_a_grid_and_sampling():
     assert exact >= reference.covering_radius_on_grid(points)
     # Above the hull's dimensions: cross-polytope in R^8, whose deepest hole is a sign vector.
     cross = torch.cat([torch.eye(8), -torch.eye(8)]).double()
-    sampled = float(HF.covering_radius(cross, samples=20_000, generator=torch.Generator().manual_seed(0)))
+    sampled = float(
+        HF.covering_radius(cross, samples=20_000, generator=torch.Generator().manual_seed(0))
+    )
     assert sampled == pytest.approx(math.acos(1 / math.sqrt(8)), abs=2e-3)
 
 
@@ -164,12 +173,16 @@ def test_hole_radii_against_brute_force():
     assert len(HF.hole_radii(points)) == 2 * 14 - 4  # Euler: a simplicial polyhedron
     assert len(HF.hole_radii(CUBE)) == 6  # a square face is one hole
     largest = 2 * torch.sin(HF.covering_radius(points) / 2)
-    torch.testing.assert_close(HF.hole_moment(points, 400.0) ** (1 / 400), largest, rtol=0.01, atol=0)
+    torch.testing.assert_close(
+        HF.hole_moment(points, 400.0) ** (1 / 400), largest, rtol=0.01, atol=0
+    )
 
 
 def test_expected_hole_moment_against_simulation():
     generator = torch.Generator().manual_seed(3)
-    draws = [HF.hole_moment(HF.uniform_on_sphere(400, 3, generator).double(), 2.0) for _ in range(20)]
+    draws = [
+        HF.hole_moment(HF.uniform_on_sphere(400, 3, generator).double(), 2.0) for _ in range(20)
+    ]
     mean = float(torch.stack(draws).mean())
     assert mean == pytest.approx(HF.expected_hole_moment(400, 3, 2.0), rel=0.03)
 

@@ -136,7 +136,7 @@ def arccos(cos: Tensor) -> Tensor:
 
 
 def _angle_from_chords(minus: Tensor, plus: Tensor) -> Tensor:
-    """2 atan2(|u - v|, |u + v|): accurate at all angles, where arccos(u.v) loses half the digits."""
+    """2 atan2(|u - v|, |u + v|): accurate where arccos(u.v) loses half the digits."""
     undefined = (minus == 0) & (plus == 0)  # two zero vectors
     one = torch.ones_like(minus)
     return 2 * torch.atan2(torch.where(undefined, one, minus), torch.where(undefined, one, plus))

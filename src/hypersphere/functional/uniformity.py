@@ -35,7 +35,9 @@ def uniformity_test(points: Tensor) -> UniformityTest:
     True
     """
     if points.ndim != 2 or len(points) < 2 or points.shape[1] < 2:
-        raise ValueError(f"expected points of shape (n, d), n >= 2, d >= 2; got {tuple(points.shape)}")
+        raise ValueError(
+            f"expected points of shape (n, d), n >= 2, d >= 2; got {tuple(points.shape)}"
+        )
     u = normalize(points.detach().double())
     n, d = u.shape
     first = n * d * u.mean(0).square().sum()

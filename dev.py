@@ -1,0 +1,97 @@
+"""One door for a fresh clone: makes .venv, installs the pinned environment, runs.
+
+    python3 dev.py train [arguments of `hypersphere train`]   the main job
+    python3 dev.py test  [--fast] [arguments of pytest]       the tests
+    python3 dev.py check                                      lint, format, types, doctests, wheel
+    python3 dev.py run   COMMAND [arguments]                  anything inside the environment
+
+Needs nothing but Python with pip and venv.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent
+VENV = ROOT / ".venv"
+BIN = VENV / ("Scripts" if os.name == "nt" else "bin")
+PYTHON = BIN / ("python.exe" if os.name == "nt" else "python")
+PINNED = [(3, 11), (3, 12), (3, 13), (3, 14)]  # the versions for which constraints.txt has wheels
+
+
+def check_version() -> None:
+    if sys.version_info[:2] not in PINNED:
+        known = ", ".join(f"{major}.{minor}" for major, minor in PINNED)
+        sys.exit(
+            f"constraints.txt pins wheels for Python {known}; this is Python "
+            f"{sys.version_info.major}.{sys.version_info.minor}.\n"
+            f"Run this with one of those (e.g. python3.11 dev.py ...), or install the library "
+            f"itself, unpinned, into your own environment (Python >= 3.10): pip install '.[train]'"
+        )
+
+
+def set_up(extra: str) -> None:
+    """Create .venv and install hypersphere[extra] under constraints.txt, once per change."""
+    check_version()
+    stamp = VENV / f".installed-{extra}"
+    inputs = [ROOT / "constraints.txt", ROOT / "pyproject.toml"]
+    state = hashlib.sha256(
+        b"".join(p.read_bytes() for p in inputs) + sys.version.encode()
+    ).hexdigest()
+    if PYTHON.exists() and stamp.exists() and stamp.read_text() == state:
+        return
+    if VENV.exists() and not PYTHON.exists():
+        shutil.rmtree(VENV)  # a half-made environment from an interrupted run
+    if not VENV.exists():
+        print(f"creating {VENV.name} with Python {sys.version.split()[0]}", flush=True)
+        subprocess.run([sys.executable, "-m", "venv", str(VENV)], check=True)
+    print(f"installing hypersphere[{extra}] as pinned in constraints.txt", flush=True)
+    # torch is asked for by its exact version too: a range would make pip look at newer builds.
+    torch = next(p for p in inputs[0].read_text().splitlines() if p.startswith("torch=="))
+    install = [str(PYTHON), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    command = [*install, "-c", "constraints.txt", torch, "-e", f".[{extra}]"]
+    if subprocess.run(command, cwd=ROOT).returncode:
+        sys.exit("the installation failed: see pip's message above; run the same command to retry")
+    stamp.write_text(state)
+
+
+def run(*command: str, **environment: str) -> int:
+    path = os.pathsep.join([str(BIN), os.environ.get("PATH", "")])
+    return subprocess.run(
+        command, cwd=ROOT, env={**os.environ, "PATH": path, **environment}
+    ).returncode
+
+
+def test(arguments: list[str]) -> int:
+    selection = ["-m", "not slow"] if "--fast" in arguments else []
+    rest = [a for a in arguments if a != "--fast"]
+    workers = [] if any(a.startswith("-n") for a in rest) else ["-n", str(os.cpu_count() or 1)]
+    # One thread a worker: the workers already fill the cores.
+    threads = os.environ.get("OMP_NUM_THREADS", "1")
+    return run(str(PYTHON), "-m", "pytest", *selection, *workers, *rest, OMP_NUM_THREADS=threads)
+
+
+def main(arguments: list[str]) -> int:
+    if not arguments or arguments[0] not in ("train", "test", "check", "run"):
+        print(__doc__)
+        return 0 if arguments and arguments[0] in ("-h", "--help") else 2
+    job, *rest = arguments
+    set_up("all" if job == "train" else "dev")
+    if job == "train":
+        return run(str(PYTHON), "-m", "hypersphere", "train", *rest)
+    if job == "test":
+        return test(rest)
+    if job == "check":
+        return run("bash", ".ci/check")
+    if not rest:
+        sys.exit("dev.py run: give the command to run, e.g. python3 dev.py run hypersphere models")
+    return run(*rest)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

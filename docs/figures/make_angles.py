@@ -1,0 +1,36 @@
+"""Draws docs/figures/angles.png: what float32 keeps of an angle, by its cosine and by vectors."""
+
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import torch
+
+from hypersphere import functional as HF
+
+
+def main() -> None:
+    generator = torch.Generator().manual_seed(0)
+    theta = torch.logspace(-7, -0.01, 120, dtype=torch.float64)
+    x = HF.uniform_on_sphere(120, 16, generator, torch.float64)
+    z = HF.uniform_on_sphere(120, 16, generator, torch.float64)
+    z = HF.normalize(z - (z * x).sum(1, keepdim=True) * x)
+    y = x * theta.cos()[:, None] + z * theta.sin()[:, None]
+    single = x.float(), y.float()
+    true = HF.angle(
+        *(v.double() for v in single)
+    )  # of the rounded vectors: rounding is not our error
+    figure, axes = plt.subplots(figsize=(5.2, 3.0), layout="constrained")
+    for label, value, style in (
+        ("arccos(cosine(x, y))", HF.arccos(HF.cosine(*single)), "o"),
+        ("angle(x, y)", HF.angle(*single), "s"),
+    ):
+        error = ((value.double() - true) / true).abs().clamp_min(1e-9)
+        axes.loglog(theta, error, style, markersize=3, label=label)
+    axes.set(xlabel="angle (rad)", ylabel="relative error", ylim=(5e-10, 3))
+    axes.legend(frameon=False)
+    axes.grid(alpha=0.3)
+    figure.savefig(Path(__file__).with_name("angles.png"), dpi=140)
+
+
+if __name__ == "__main__":
+    main()

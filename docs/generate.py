@@ -1,0 +1,79 @@
+"""Fill the tables of README and docs from results/: `python docs/generate.py [--check]`.
+
+A page marks the place:  <!-- table: benchmarks/layers -->  ...  <!-- end -->
+and gets, between the marks, the tables of results/benchmarks/layers.json and the command that
+made them. Numbers are never typed by hand.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+MARK = re.compile(r"(<!-- table: ([\w./-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def benchmark_tables(record: dict) -> str:
+    """The tables of one benchmark, a row per piece of work, and what they were measured on."""
+    parts = []
+    for title, rows in record["tables"].items():
+        lines = [
+            f"**{title}**",
+            "",
+            "| | ratio | figure | peak MiB | bar | met |",
+            "|---|---|---|---|---|---|",
+        ]
+        for row in rows:
+            sign = "≥" if row["at_least"] else "≤"
+            cells = [
+                row["name"],
+                f"{row['ratio']:.3g}" if row["ratio"] is not None else "",
+                f"{row['value']:.4g} {row['unit']}".strip() if row["value"] is not None else "",
+                f"{row['peak_mb']:.0f}" if row["peak_mb"] is not None else "",
+                f"{sign} {row['limit']:g}" if row["limit"] is not None else "",
+                {True: "yes", False: "**no**", None: ""}[row["met"]],
+            ]
+            lines.append("| " + " | ".join(cells) + " |")
+        parts.append("\n".join(lines))
+    seen = record["environment"]
+    parts.append(
+        f"`{record['command']}`; {seen['cores']} cores ({seen['cpu']}), torch "
+        f"{seen['packages']['torch']}, Python {seen['python']}."
+    )
+    return "\n\n".join(parts)
+
+
+def fill(text: str) -> str:
+    def replace(match: re.Match[str]) -> str:
+        path = ROOT / "results" / f"{match[2]}.json"
+        body = (
+            benchmark_tables(json.loads(path.read_text()))
+            if path.exists()
+            else "*(not measured yet)*"
+        )
+        return f"{match[1]}{body}\n{match[3]}"
+
+    return MARK.sub(replace, text)
+
+
+def main(arguments: list[str]) -> int:
+    stale = []
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+        text = page.read_text()
+        filled = fill(text)
+        if filled != text:
+            stale.append(page.relative_to(ROOT))
+            if "--check" not in arguments:
+                page.write_text(filled)
+    if stale and "--check" in arguments:
+        print(f"out of date: {', '.join(map(str, stale))}; run python docs/generate.py")
+        return 1
+    print(f"tables up to date ({len(stale)} pages rewritten)" if stale else "tables up to date")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

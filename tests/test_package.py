@@ -1,0 +1,125 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import hypersphere as hs
+from hypersphere import cli
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def fresh(code: str) -> str:
+    command = [sys.executable, "-W", "error", "-c", code]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def test_import_opens_nothing_until_it_is_used():
+    before, after = json.loads(
+        fresh(
+            "import json, sys, torch; import hypersphere as hs;"
+            "before = [m for m in sys.modules if m.startswith('hypersphere.')];"
+            "hs.functional.angle;"
+            "print(json.dumps([before, 'hypersphere.functional.angles' in sys.modules]))"
+        )
+    )
+    assert before == ["hypersphere._version"]
+    assert after
+
+
+def test_parts_import_no_extra():
+    heavy = "scipy sklearn matplotlib plotly lightning_fabric jsonargparse yaml optuna h5py PIL faiss cv2"
+    loaded = fresh(
+        "import sys, torch\n"
+        "before = set(sys.modules)\n"
+        "import hypersphere as hs\n"
+        "for part in hs.__all__[1:]:\n"
+        "    getattr(hs, part)\n"
+        f"print([m for m in {heavy.split()!r} if m in sys.modules and m not in before])"
+    )
+    assert loaded.strip() == "[]"
+
+
+@pytest.mark.parametrize("part", hs.__all__[1:])
+def test_each_part_says_what_it_offers(part):
+    module = getattr(hs, part)
+    assert module.__all__ == sorted(set(module.__all__), key=module.__all__.index)
+    for name in module.__all__:
+        assert getattr(module, name) is not None
+
+
+def test_an_unknown_part_is_refused_with_the_known_ones():
+    with pytest.raises(AttributeError, match="no attribute 'layer'; it has: data, evaluation"):
+        hs.layer  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("part", "forbidden"),
+    [
+        (
+            "functional",
+            "layers heads regularizers orthogonal models data training evaluation reports",
+        ),
+        ("layers", "heads regularizers orthogonal models data training evaluation reports"),
+        ("heads", "layers regularizers orthogonal models data training evaluation reports"),
+        ("regularizers", "layers heads orthogonal models data training evaluation reports"),
+        ("orthogonal", "layers heads regularizers models data training evaluation reports"),
+    ],
+)
+def test_parts_do_not_know_one_another(part, forbidden):
+    code = f"import sys, hypersphere.{part}; print([m for m in sys.modules if m.startswith('hypersphere.')])"
+    opened = {name.split(".")[1] for name in eval(fresh(code))}
+    assert not opened & set(forbidden.split())
+
+
+def test_command_lists_itself_and_finds_the_nearest_name(capsys):
+    assert cli.main([]) == 0
+    assert all(name in capsys.readouterr().out for name in cli.COMMANDS)
+    assert cli.main(["trian"]) == 2
+    assert "did you mean 'train'?" in capsys.readouterr().err
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"hypersphere {hs.__version__}\n"
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_every_command_has_help(name):
+    run = subprocess.run(
+        [sys.executable, "-m", "hypersphere", name, "--help"], capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stderr
+    assert "usage" in run.stdout.lower()
+
+
+def test_a_missing_extra_is_one_kind_line(capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    from hypersphere._optional import require
+
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'hypersphere\[report\]'"):
+        require("matplotlib", extra="report")
+
+
+def test_set_up_refuses_a_python_without_pinned_wheels(monkeypatch):
+    import importlib.util
+
+    spec = importlib.util.spec_from_file_location("dev", ROOT / "dev.py")
+    dev = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(dev)
+    monkeypatch.setattr(dev, "PINNED", [(3, 99)])
+    with pytest.raises(SystemExit, match="pins wheels for Python 3.99; this is Python 3"):
+        dev.check_version()
+
+
+def test_torch_is_pinned_without_a_local_suffix():
+    pins = (ROOT / "constraints.txt").read_text().splitlines()
+    assert "torch==2.13.0" in pins
+    assert not [pin for pin in pins if "+" in pin]
+
+
+@pytest.mark.parametrize(
+    "folder",
+    "functional layers heads regularizers orthogonal models data training evaluation reports".split(),
+)
+def test_folders_are_where_the_design_says(folder):
+    assert (ROOT / "src" / "hypersphere" / folder / "__init__.py").exists()
