@@ -1,0 +1,113 @@
+"""`hypersphere models`: the networks by name, and the layers of one."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="hypersphere models",
+        description="Without a name: every network, its table and its parameters (without a head). "
+        "With a name: its layers, the shapes they give out and their parameters.",
+        epilog="example: hypersphere models cnn9 operator=sphere in_channels=1 image_size=28",
+    )
+    parser.add_argument("name", nargs="?", help="a network, e.g. cnn9")
+    parser.add_argument(
+        "options",
+        nargs="*",
+        metavar="OPTION=VALUE",
+        help="options of create(), e.g. widths=16,32,64",
+    )
+    parser.add_argument("--batch", type=int, default=2, help="batch of the shapes (default 2)")
+    parser.add_argument("--markdown", action="store_true", help="the list as a Markdown table")
+    return parser
+
+
+def parse_value(text: str) -> object:
+    """A Python literal where it is one ("64", "None", "64,96"), otherwise the text itself.
+
+    >>> parse_value("16,32,64"), parse_value("0.5"), parse_value("sphere"), parse_value("none")
+    ((16, 32, 64), 0.5, 'sphere', 'none')
+    """
+    import ast
+
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]], right: set[int]) -> str:
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    lines = []
+    for row in (header, *rows):
+        cells = (
+            cell.rjust(width) if i in right else cell.ljust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
+
+
+def _list() -> str:
+    from ..models.summary import model_table
+
+    rows = [
+        (name, source, f"{parameters:,}", f"{features:,}", what)
+        for name, source, parameters, features, what in model_table()
+    ]
+    return _table(("name", "from", "parameters", "features", "what"), rows, right={2, 3})
+
+
+def _show(name: str, options: dict[str, object], batch: int) -> str:
+    import torch
+
+    from ..models import count_parameters, create, entry, layer_rows
+
+    with torch.device("meta"):  # shapes and counts need no memory
+        model = create(name, **options)
+    rows = [
+        (row.name, row.kind, " x ".join(map(str, row.shape)), f"{row.parameters:,}")
+        for row in layer_rows(model, batch)
+    ]
+    found = entry(name)
+    inputs = " and ".join(" x ".join(map(str, x.shape)) for x in model.example_inputs(batch))
+    return "\n".join(
+        [
+            f"{name} ({found.source}): {found.description}",
+            f"input {inputs}, features {model.out_features}",
+            "",
+            _table(("layer", "kind", "output", "parameters"), rows, right={3}),
+            "",
+            f"{count_parameters(model):,} parameters",
+            f"options: {', '.join(found.options)}",
+        ]
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run `hypersphere models`; returns the exit code."""
+    arguments = _parser().parse_args(argv)
+    options: dict[str, object] = {}
+    for item in arguments.options:
+        key, equals, value = item.partition("=")
+        if not equals:
+            print(f"hypersphere models: expected OPTION=VALUE, got {item!r}", file=sys.stderr)
+            return 2
+        options[key] = parse_value(value)
+    try:
+        if arguments.name is not None:
+            print(_show(arguments.name, options, arguments.batch))
+        elif arguments.markdown:
+            from ..models.summary import markdown_table
+
+            print(markdown_table())
+        else:
+            print(_list())
+    except ValueError as error:
+        print(f"hypersphere models: {error}", file=sys.stderr)
+        return 2
+    return 0
