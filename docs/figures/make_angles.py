@@ -3,9 +3,17 @@
 from pathlib import Path
 
 import matplotlib.pyplot as plt
+import mpmath
 import torch
 
 from hypersphere import functional as HF
+
+
+def exact(x: torch.Tensor, y: torch.Tensor) -> float:
+    with mpmath.workdps(60):
+        a, b = mpmath.matrix(x.tolist()), mpmath.matrix(y.tolist())
+        u, v = a / mpmath.norm(a), b / mpmath.norm(b)
+        return float(2 * mpmath.atan2(mpmath.norm(u - v), mpmath.norm(u + v)))
 
 
 def main() -> None:
@@ -16,9 +24,8 @@ def main() -> None:
     z = HF.normalize(z - (z * x).sum(1, keepdim=True) * x)
     y = x * theta.cos()[:, None] + z * theta.sin()[:, None]
     single = x.float(), y.float()
-    true = HF.angle(
-        *(v.double() for v in single)
-    )  # of the rounded vectors: rounding is not our error
+    # The rounded vectors have an exact angle of their own; 60 digits are more than enough for it.
+    true = torch.tensor([exact(a, b) for a, b in zip(*single, strict=True)], dtype=torch.float64)
     figure, axes = plt.subplots(figsize=(5.2, 3.0), layout="constrained")
     for label, value, style in (
         ("arccos(cosine(x, y))", HF.arccos(HF.cosine(*single)), "o"),

@@ -49,6 +49,17 @@ def test_angle_keeps_all_digits_where_arccos_loses_half():
     assert float(HF.arccos(HF.cosine(x, y))) == 0.0  # the cosine has already forgotten
 
 
+@pytest.mark.parametrize("theta", [1e-7, 1e-5, 1e-3, 0.1, 1.0, 3.0])
+def test_float32_angles_are_exact_to_float_precision(theta):
+    x = HF.uniform_on_sphere(40, 16, dtype=torch.float64)
+    z = HF.uniform_on_sphere(40, 16, dtype=torch.float64)
+    z = HF.normalize(z - (z * x).sum(1, keepdim=True) * x)
+    x, y = x.float(), (x * math.cos(theta) + z * math.sin(theta)).float()
+    true = torch.tensor([reference.exact_angle(a, b) for a, b in zip(x, y, strict=True)])
+    torch.testing.assert_close(HF.angle(x, y), true, rtol=2e-7, atol=0)
+    torch.testing.assert_close(HF.pairwise_angle(x, y).diagonal(), true, rtol=2e-7, atol=0)
+
+
 def test_gradients():
     x = torch.randn(6, 5, dtype=torch.float64, requires_grad=True)
     y = torch.randn(6, 5, dtype=torch.float64, requires_grad=True)

@@ -3,7 +3,16 @@
 import itertools
 import math
 
+import mpmath
 import torch
+
+
+def exact_angle(x, y):
+    """arccos(x.y / |x||y|) of the vectors as stored, with 60 digits in between."""
+    with mpmath.workdps(60):
+        dot = mpmath.fsum(mpmath.mpf(float(a)) * float(b) for a, b in zip(x, y, strict=True))
+        squares = [mpmath.fsum(mpmath.mpf(float(a)) ** 2 for a in v) for v in (x, y)]
+        return float(mpmath.acos(dot / mpmath.sqrt(squares[0] * squares[1])))
 
 
 def cosine(x, y):
