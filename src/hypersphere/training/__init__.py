@@ -1,0 +1,59 @@
+"""Training: one readable loop, hooks, schedules, checkpoints, and the record of every run.
+
+`train(config, folder)` is a whole run; `fit(task, ...)` is the loop alone.
+"""
+
+from __future__ import annotations
+
+from hypersphere.training.checkpoints import RunError, load_checkpoint, save_checkpoint
+from hypersphere.training.config import (
+    Config,
+    DataConfig,
+    FabricConfig,
+    OptimizerConfig,
+    RunConfig,
+    ScheduleConfig,
+    ThesisConfig,
+    TrainConfig,
+)
+from hypersphere.training.diagnose import NotFinite
+from hypersphere.training.distributed import make_fabric, synchronize
+from hypersphere.training.job import Outcome, prepare, train
+from hypersphere.training.loop import Player, Run, Settings, fit
+from hypersphere.training.monitors import Monitor, layer_angles, layer_energies
+from hypersphere.training.optimizers import make_optimizer, parameter_groups
+from hypersphere.training.record import RunFolder
+from hypersphere.training.tasks import Classification, ClassifierLoss, extract_features
+
+__all__ = [
+    "Classification",
+    "ClassifierLoss",
+    "Config",
+    "DataConfig",
+    "FabricConfig",
+    "Monitor",
+    "NotFinite",
+    "OptimizerConfig",
+    "Outcome",
+    "Player",
+    "Run",
+    "RunConfig",
+    "RunError",
+    "RunFolder",
+    "ScheduleConfig",
+    "Settings",
+    "ThesisConfig",
+    "TrainConfig",
+    "extract_features",
+    "fit",
+    "layer_angles",
+    "layer_energies",
+    "load_checkpoint",
+    "make_fabric",
+    "make_optimizer",
+    "parameter_groups",
+    "prepare",
+    "save_checkpoint",
+    "synchronize",
+    "train",
+]

@@ -1,0 +1,212 @@
+"""The settings of a run, typed. Commands fill these from YAML and the command line; Python can too.
+
+Sections that name a thing (model, head, regularizers, hooks, rotate) are dictionaries of keyword arguments
+of that thing's own constructor; the fixed sections are the dataclasses below.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal, Optional, Union
+
+__all__ = ["Config", "DataConfig", "OptimizerConfig", "ScheduleConfig", "TrainConfig"]
+__all__ += ["FabricConfig", "RunConfig", "ThesisConfig"]
+
+
+@dataclass
+class DataConfig:
+    """Where the samples come from and how they are served.
+
+    Args:
+        name: a data set of `hypersphere.data.list_datasets()`
+        root: folder that holds the data sets (default: HYPERSPHERE_DATA, then ~/.cache/hypersphere)
+        batch_size: samples one update sees, over all processes together
+        test_batch_size: samples at once when testing
+        normalize: unit, symmetric, mean or channel
+        augment: none, flip, cifar, cifar_full or imagenet
+        share: part of the training samples that is used, the same for each class
+        test_share: part of the test samples that is used
+        drop_last: leave out the last batch of an epoch if it is not full
+        prefetch: batches prepared ahead, for data decoded from files
+        imbalance: single, multiple or mnist: thin the training part (D.1, D.8)
+        options: further arguments of the data set's reader
+    """
+
+    name: str = "digits"
+    root: Optional[str] = None
+    batch_size: int = 128
+    test_batch_size: int = 500
+    normalize: Literal["unit", "symmetric", "mean", "channel"] = "unit"
+    augment: Literal["none", "flip", "cifar", "cifar_full", "imagenet"] = "none"
+    share: float = 1.0
+    test_share: float = 1.0
+    drop_last: bool = True
+    prefetch: int = 0
+    imbalance: Optional[str] = None
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class OptimizerConfig:
+    """How the parameters move.
+
+    Args:
+        name: sgd, adam, adamw, or ogd (for rotate.method ogd)
+        lr: learning rate at the start
+        momentum: of SGD and OGD
+        dampening: of SGD
+        nesterov: of SGD
+        betas: of Adam and AdamW
+        eps: of Adam and AdamW
+        weight_decay: on the neurons; never on rotations, k, radii and scales
+        rotation_lr: learning rate of rotations, if another
+        iterations: Newton steps of OGD
+    """
+
+    name: Literal["sgd", "adam", "adamw", "ogd"] = "sgd"
+    lr: float = 0.1
+    momentum: float = 0.9
+    dampening: float = 0.0
+    nesterov: bool = False
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    rotation_lr: Optional[float] = None
+    iterations: int = 2
+
+
+@dataclass
+class ScheduleConfig:
+    """The learning rate over time.
+
+    Args:
+        name: constant, steps, every, cosine or plateau
+        at: iterations at which `steps` multiplies by `factor`
+        factor: of steps, every and plateau
+        period: iterations between two decays of `every`
+        patience: tests without improvement before `plateau` acts
+        threshold: what counts as an improvement of the test loss
+        warmup: iterations of linear warm-up, with any schedule
+        end: last factor of `cosine`
+    """
+
+    name: Literal["constant", "steps", "every", "cosine", "plateau"] = "constant"
+    at: list[int] = field(default_factory=list)
+    factor: float = 0.1
+    period: int = 200_000
+    patience: int = 5
+    threshold: float = 1e-3
+    warmup: int = 0
+    end: float = 0.0
+
+
+@dataclass
+class TrainConfig:
+    """How long, how often.
+
+    Args:
+        steps: updates (iterations)
+        epochs: instead of steps, passes over the training part
+        accumulate: parts a batch is split into to save memory
+        clip: largest gradient norm
+        label_smoothing: of the cross entropy
+        log_every: updates between two training lines of metrics.jsonl
+        test_every: updates between two tests (default: ten tests a run)
+        checkpoint_every: updates between two checkpoints (default: by time, at most 1 % of the run)
+        checkpoint_seconds: shortest time between two checkpoints made by time
+        keep: newest checkpoints that stay on disk
+        init_from: weights to start from: a run folder, a checkpoint folder or a .safetensors file
+        deterministic: refuse operations whose result differs between two runs (GPU)
+        threads: CPU threads of torch (default: torch's own choice)
+        quiet: no progress
+    """
+
+    steps: int = 1000
+    epochs: Optional[float] = None
+    accumulate: int = 1
+    clip: Optional[float] = None
+    label_smoothing: float = 0.0
+    log_every: int = 50
+    test_every: Optional[int] = None
+    checkpoint_every: Optional[int] = None
+    checkpoint_seconds: float = 30.0
+    keep: int = 2
+    init_from: Optional[str] = None
+    deterministic: bool = False
+    threads: Optional[int] = None
+    quiet: bool = False
+
+
+@dataclass
+class FabricConfig:
+    """Devices, processes, machines and precision, as Lightning Fabric takes them.
+
+    Args:
+        accelerator: auto, cpu, cuda or mps
+        devices: processes per machine; auto takes all GPUs, one process on CPU, or what torchrun started
+        num_nodes: machines
+        strategy: auto, ddp or fsdp
+        precision: 32-true, bf16-mixed, 16-mixed, bf16-true or 64-true
+    """
+
+    accelerator: str = "auto"
+    devices: Union[int, str] = "auto"
+    num_nodes: int = 1
+    strategy: str = "auto"
+    precision: str = "32-true"
+
+
+@dataclass
+class RunConfig:
+    """The folder of the run.
+
+    Args:
+        folder: exactly this one; otherwise runs/NAME, or runs/NAME-2, ... if that is taken
+        name: NAME (default: the name of the config file)
+        report: write the HTML page at the end
+    """
+
+    folder: Optional[str] = None
+    name: Optional[str] = None
+    report: bool = True
+
+
+@dataclass
+class ThesisConfig:
+    """The dissertation's number that a recipe reproduces; shown by `hypersphere recipes`.
+
+    Args:
+        source: table or figure
+        row: which entry of it
+        metric: accuracy, error, ... in percent
+        value: the number
+        data: the data set of the text, where the config uses another
+        note: what differs from the text
+    """
+
+    source: str = ""
+    row: str = ""
+    metric: str = ""
+    value: Optional[float] = None
+    data: str = ""
+    note: str = ""
+
+
+@dataclass
+class Config:
+    """A whole run."""
+
+    task: Literal["classification", "gan", "graph", "few_shot"] = "classification"
+    seed: int = 0
+    data: DataConfig = field(default_factory=DataConfig)
+    model: dict[str, Any] = field(default_factory=lambda: {"name": "cnn9"})
+    head: dict[str, Any] = field(default_factory=lambda: {"name": "softmax"})
+    rotate: Optional[dict[str, Any]] = None
+    regularizers: dict[str, dict[str, Any]] = field(default_factory=dict)
+    hooks: dict[str, dict[str, Any]] = field(default_factory=dict)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    fabric: FabricConfig = field(default_factory=FabricConfig)
+    run: RunConfig = field(default_factory=RunConfig)
+    thesis: ThesisConfig = field(default_factory=ThesisConfig)

@@ -1,0 +1,174 @@
+"""What the methods of this field do around a training step, as plain objects (see `loop.py` for the calls)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = [
+    "Anneal",
+    "ProjectWeights",
+    "WeightGradients",
+    "Regularize",
+    "ClassEnergyTerm",
+    "OrthogonalityTerm",
+    "AdversarialTraining",
+]
+
+
+class Anneal:
+    """lambda annealing (2.2.7, A.7): one step of the head's schedule per update.
+
+    The schedule belongs to the head and is saved with it; this only moves it on and logs lambda.
+    """
+
+    def after_update(self, run: Any) -> None:
+        annealing = self._schedule(run)
+        if annealing is not None:
+            annealing.step()
+
+    def log(self, run: Any) -> dict[str, float]:
+        annealing = self._schedule(run)
+        return {} if annealing is None else {"lambda": float(annealing.value)}
+
+    @staticmethod
+    def _schedule(run: Any) -> Any:
+        return getattr(getattr(run.model, "head", None), "annealing", None)
+
+
+class ProjectWeights:
+    """Weight projection (4.4.1): w <- radius w / |w| on decoupled layers, every n updates."""
+
+    def __init__(self, every: int = 1, radius: float = 1.0) -> None:
+        if every < 1:
+            raise ValueError(f"project_weights.every must be at least 1; got {every}")
+        self.every, self.radius = every, radius
+
+    def start(self, run: Any) -> None:
+        if run.step == 0:  # a resumed run continues with the weights it had
+            self._project(run)
+
+    def after_update(self, run: Any) -> None:
+        if (run.step + 1) % self.every == 0:
+            self._project(run)
+
+    def _project(self, run: Any) -> None:
+        from hypersphere.layers import project_weights
+
+        project_weights(run.model, radius=self.radius)
+
+
+class WeightGradients:
+    """Weighted gradients (4.4.2): the gradient of w is multiplied by |w| on decoupled layers."""
+
+    def __init__(self) -> None:
+        self.handle: Any = None
+
+    def start(self, run: Any) -> None:
+        from hypersphere.layers import weighted_gradients
+
+        self.handle = weighted_gradients(run.model)
+
+    def finish(self, run: Any) -> None:
+        self.handle.remove()
+
+
+class Regularize:
+    """A regularizer of the weights with a schedule of its own.
+
+    The loss gets factor(t) x regularizer(model): 0 before update `begin`, rising linearly over `ramp`
+    updates, 0 again from `end` on. The regularizer's own state (projections of CoMHE, generators) is saved
+    with the run, and its `update()` is called after each step if it has one.
+    """
+
+    def __init__(
+        self, name: str, regularizer: Any, begin: int = 0, ramp: int = 0, end: int | None = None
+    ) -> None:
+        self.name, self.regularizer = name, regularizer
+        self.begin, self.ramp, self.end = begin, ramp, end
+
+    def factor(self, t: int) -> float:
+        """Weight of the term at update t.
+
+        >>> r = Regularize("mhe", None, begin=10, ramp=10, end=100)
+        >>> [r.factor(t) for t in (9, 10, 14, 30, 100)]
+        [0.0, 0.1, 0.5, 1.0, 0.0]
+        """
+        if t < self.begin or (self.end is not None and t >= self.end):
+            return 0.0
+        return min(1.0, (t - self.begin + 1) / self.ramp) if self.ramp else 1.0
+
+    def terms(self, run: Any, batch: Any, outputs: Any, final: bool) -> dict[str, Tensor]:
+        factor = self.factor(run.step)
+        if not final or factor == 0.0:  # the weights are the same for every part of a batch: once
+            return {}
+        value = self.regularizer(run.model)
+        return {self.name: value if factor == 1.0 else factor * value}
+
+    def state_dict(self) -> Any:
+        return self.regularizer.state_dict() if hasattr(self.regularizer, "state_dict") else None
+
+    def load_state_dict(self, state: Any) -> None:
+        self.regularizer.load_state_dict(state)
+
+
+class ClassEnergyTerm:
+    """SphereFace+ (Eq. 5.8): energy of the class weights around the classes of the batch."""
+
+    def __init__(self, weight: float = 1.0, s: float = 2.0) -> None:
+        from hypersphere.regularizers import ClassEnergy
+
+        self.energy = ClassEnergy(weight=weight, s=s)
+
+    def terms(self, run: Any, batch: Any, outputs: Any, final: bool) -> dict[str, Tensor]:
+        share = 1.0 / run.settings.accumulate
+        return {"class_energy": share * self.energy(run.model.head.weight, batch[1])}
+
+
+class OrthogonalityTerm:
+    """OR (Eq. 7.7): weight x |R^T R - I|^2 over the rotations of `rotate(method="regularized")`."""
+
+    def __init__(self, weight: float = 1.0) -> None:
+        self.weight = weight
+
+    def terms(self, run: Any, batch: Any, outputs: Any, final: bool) -> dict[str, Tensor]:
+        from hypersphere.orthogonal import orthogonality_penalty
+
+        if not final:
+            return {}
+        return {"orthogonality": self.weight * orthogonality_penalty(run.model)}
+
+
+class AdversarialTraining:
+    """FGSM training (4.6.2, C.1.2): x + eps sign(grad_x loss) takes the place of a share of the batch.
+
+    `eps` is in pixels of 0..255 (the text's 8), `low` and `high` are the range of pixels; both are brought
+    to the scale the network sees by `scale` = 1 / (255 std) and the normalization's `mean`.
+    """
+
+    def __init__(self, eps: float = 8.0, share: float = 1.0) -> None:
+        if not 0 < share <= 1:
+            raise ValueError(f"adversarial.share must be in (0, 1]; got {share}")
+        self.eps, self.share = eps, share
+
+    def change_batch(self, run: Any, batch: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        x, y, *rest = batch
+        count = max(1, round(self.share * len(x)))
+        attacked = self.attack(run, x[:count], y[:count])
+        return (torch.cat([attacked, x[count:]]), y, *rest)
+
+    def attack(self, run: Any, x: Tensor, y: Tensor) -> Tensor:
+        # In evaluation mode: running statistics (BatchNorm, patch norms) must not see the attack.
+        run.model.eval()
+        normalize = getattr(run.task, "normalize", None)
+        std = getattr(normalize, "std", 1.0)
+        mean = getattr(normalize, "mean", 0.0)
+        std = std.to(x.device) if isinstance(std, Tensor) else std
+        mean = mean.to(x.device) if isinstance(mean, Tensor) else mean
+        probe = x.detach().clone().requires_grad_(True)
+        (gradient,) = torch.autograd.grad(run.model.loss(probe, y), probe)
+        run.model.train()
+        pixels = x * std + mean + self.eps / 255 * gradient.sign()
+        return ((pixels.clamp(0, 1) - mean) / std).detach()

@@ -1,0 +1,212 @@
+"""A whole run from its settings: build, train, test, evaluate, record."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from hypersphere.training.build import (
+    Loaders,
+    initialize_from,
+    make_hooks,
+    make_loaders,
+    make_net,
+    make_player_optimizer,
+    make_rate,
+)
+from hypersphere.training.config import Config, TrainConfig
+from hypersphere.training.distributed import make_fabric, synchronize
+from hypersphere.training.loop import Player, Run, Settings, fit
+from hypersphere.training.record import RunFolder, describe_run
+from hypersphere.training.tasks import Classification, ClassifierLoss, extract_features
+
+__all__ = ["Job", "Outcome", "prepare", "train", "seed_everything"]
+
+
+@dataclass
+class Job:
+    """Everything a run consists of, built and ready."""
+
+    task: Any
+    hooks: list[Any]
+    settings: Settings
+    loaders: Any = None
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Outcome:
+    """What a run ended with."""
+
+    folder: Path
+    last: dict[str, Any]
+    best: dict[str, Any]
+    interrupted: int | None
+    verification: Any = None
+
+
+def seed_everything(seed: int) -> None:
+    """Seed Python, NumPy and torch."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+
+
+def make_settings(config: TrainConfig, batches_per_epoch: int) -> Settings:
+    """The loop's numbers; `epochs`, if given, decides the steps."""
+    steps = config.steps
+    if config.epochs is not None:
+        steps = max(1, math.ceil(config.epochs * batches_per_epoch))
+    return Settings(
+        steps,
+        config.accumulate,
+        config.clip,
+        config.log_every,
+        config.test_every,
+        config.checkpoint_every,
+        config.checkpoint_seconds,
+        config.keep,
+        config.quiet,
+    )
+
+
+def prepare(config: Config, fabric: Any) -> Job:
+    """Build task and hooks of any kind; trains nothing."""
+    seed_everything(config.seed)
+    if config.train.threads is not None:
+        torch.set_num_threads(config.train.threads)
+    torch.use_deterministic_algorithms(config.train.deterministic)
+    if config.task == "graph":
+        from hypersphere.training.graph import prepare_graph
+
+        return prepare_graph(config, fabric)
+    if config.task == "gan":
+        from hypersphere.training.gan import prepare_gan
+
+        return prepare_gan(config, fabric)
+    loaders = make_loaders(config.data, config.seed, fabric.global_rank, fabric.world_size)
+    return prepare_classification(config, fabric, loaders)
+
+
+def prepare_classification(config: Config, fabric: Any, loaders: Loaders) -> Job:
+    """Classification of pictures or point clouds; few-shot pretraining is the same."""
+    notes = []
+    net = make_net(config, loaders.shape, loaders.num_classes)
+    if config.train.init_from is not None:
+        fresh = initialize_from(net, config.train.init_from)
+        notes.append(
+            f"started from {config.train.init_from}"
+            + (f"; new: {', '.join(fresh[:5])}{' ...' if len(fresh) > 5 else ''}" if fresh else "")
+        )
+    if fabric.world_size > 1:
+        synchronize(net)
+    settings = make_settings(config.train, len(loaders.train))
+    module = fabric.setup_module(ClassifierLoss(net, config.train.label_smoothing))
+    optimizer = make_player_optimizer(config, net)
+    rate = make_rate(optimizer, config.schedule, settings.steps)
+    player = Player(module, fabric.setup_optimizers(optimizer), rate)
+    task = Classification(net, player, loaders.train, loaders.test, fabric)
+    task.normalize = loaders.normalize
+    return Job(task, make_hooks(config), settings, loaders, notes)
+
+
+def train(
+    config: Config,
+    folder: Path | str,
+    resume: bool = False,
+    config_text: str | None = None,
+    fabric: Any = None,
+) -> Outcome:
+    """Run `config` in `folder`; `config_text` is kept there as config.yaml."""
+    fabric = fabric or make_fabric(**vars(config.fabric))
+    record = RunFolder(folder, write=fabric.is_global_zero)
+    job = prepare(config, fabric)
+    say = _speaker(fabric, config.train.quiet)
+    for note in job.notes:
+        say(note)
+    if not (resume and (record.path / "run.json").exists()):
+        details = describe_run(config.seed, processes=fabric.world_size, task=config.task)
+        record.json("run.json", details)
+        if config_text is not None:
+            record.text("config.yaml", config_text)
+    run = fit(job.task, record, fabric, job.settings, job.hooks, resume)
+    outcome = Outcome(record.path, _last(record, run), run.best, run.interrupted)
+    if run.interrupted is None and fabric.is_global_zero:
+        conclude(job, run, record, outcome, say)
+    fabric.barrier()
+    return outcome
+
+
+def conclude(job: Job, run: Run, record: RunFolder, outcome: Outcome, say: Any) -> None:
+    """What follows training: verification of unseen classes, features for the report."""
+    summary = json.loads((record.path / "summary.json").read_text())
+    finish = getattr(job.task, "conclude", None)
+    if finish is not None:
+        summary.update(finish(run, record, say))
+    split = getattr(job.loaders, "split", None)
+    if split is not None:
+        net, device = job.task.model, run.fabric.device
+        features, labels = extract_features(net, job.loaders.over(split.test), device)
+        save_features(record, features, labels, list(split.classes), net)
+        pairs = getattr(split, "pairs", None)
+        if pairs is not None:
+            from hypersphere.evaluation import verification
+
+            unseen, _ = extract_features(net, job.loaders.over(pairs.dataset), device)
+            index = torch.stack([pairs.first, pairs.second], 1)
+            result = verification(
+                unseen, unseen, pairs.same, protocol="plain", index=index, folds=pairs.fold
+            )
+            outcome.verification = result
+            summary["verification"] = {
+                "accuracy": result.accuracy,
+                "eer": result.eer,
+                "auc": result.auc,
+            }
+            result.to_json(record.path / "verification.json")
+    summary["seconds"] = round(run.elapsed, 2)
+    record.json("summary.json", summary)
+
+
+def save_features(
+    record: RunFolder, features: torch.Tensor, labels: torch.Tensor, classes: list[str], net: Any
+) -> None:
+    """At most 2,000 test features, as they are and in 3 principal directions, for the report."""
+    keep = torch.arange(len(features))
+    if len(features) > 2000:
+        keep = torch.linspace(0, len(features) - 1, 2000).long()
+    features, labels = features[keep], labels[keep]
+    projected = features
+    if features.shape[1] > 3:
+        centered = (features - features.mean(0)).double()
+        _, vectors = torch.linalg.eigh(centered.T @ centered)
+        projected = (centered @ vectors[:, -3:].flip(1)).float()
+    arrays = {
+        "features": projected.numpy(),
+        "directions": torch.nn.functional.normalize(features, dim=1).half().numpy(),
+        "labels": labels.numpy(),
+        "classes": np.asarray(classes),
+    }
+    with open(record.path / "features.npz", "wb") as file:
+        np.savez_compressed(file, **arrays)
+
+
+def _last(record: RunFolder, run: Run) -> dict[str, Any]:
+    path = record.path / "summary.json"
+    return json.loads(path.read_text())["last"] if path.exists() else {}
+
+
+def _speaker(fabric: Any, quiet: bool) -> Any:
+    def say(message: str) -> None:
+        if fabric.is_global_zero and not quiet:
+            print(message, file=sys.stderr, flush=True)
+
+    return say

@@ -1,0 +1,350 @@
+"""The training loop, top to bottom.
+
+One iteration: draw a batch -> hooks may change it -> loss plus extra terms -> backward -> hooks see the
+gradients -> update -> hooks see the weights -> now and then: log, test, save. What differs between image
+classification, graphs and GANs is in the task (`tasks.py`, `graph.py`, `gan.py`); what a method adds is in
+hooks (`hooks.py`), plain objects of which any of these methods is called if it is there:
+
+    start(run)   change_batch(run, batch) -> batch   terms(run, batch, outputs, final) -> {name: tensor}
+    before_update(run)   after_update(run)   log(run) -> {name: value}   finish(run)
+    state_dict()   load_state_dict(state)
+
+A batch may be processed in parts (`accumulate`); `final` tells a hook that this is the last of them.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from hypersphere.training.checkpoints import newest_checkpoint, save_checkpoint, save_weights
+from hypersphere.training.diagnose import NotFinite, explain
+from hypersphere.training.distributed import Agreement, gather_states
+from hypersphere.training.interrupt import Interrupt
+from hypersphere.training.progress import Progress
+from hypersphere.training.record import RunFolder
+from hypersphere.training.schedules import LearningRate
+from hypersphere.training.state import rng_state, set_rng_state
+
+__all__ = ["Player", "Task", "Run", "Settings", "fit"]
+
+
+@dataclass
+class Player:
+    """One module, the optimizer that moves it, and its learning rate.
+
+    `module(*batch)` returns (loss, outputs). A classifier is one player; a GAN has two.
+    """
+
+    module: nn.Module
+    optimizer: Optimizer
+    rate: LearningRate
+    every: int = 1  # acts in every n-th iteration
+
+
+class Task(Protocol):
+    """What the loop asks of a task; no base class is needed."""
+
+    model: nn.Module  # what is saved, and what hooks act on
+    players: list[Player]  # hooks act on the first
+    best: tuple[str, int]  # a name of `test`, and +1 if more of it is better, -1 if less
+
+    def batches(self) -> Iterator[tuple[Tensor, ...]]: ...
+    def measure(self, batch: tuple[Tensor, ...], outputs: Any) -> dict[str, Tensor]: ...
+    def test(self) -> dict[str, float]: ...
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+@dataclass
+class Settings:
+    """How long, how often: the numbers of the loop. `None` for an interval means the default in brackets."""
+
+    steps: int = 1000
+    accumulate: int = 1  # split each batch into this many parts; the update sees the whole batch
+    clip: float | None = None  # largest gradient norm [no clipping]
+    log_every: int = 50
+    test_every: int | None = None  # [ten times a run]
+    checkpoint_every: int | None = None  # steps [by time: at most 1 % of the run]
+    checkpoint_seconds: float = 30.0  # shortest time between two saves chosen by time
+    keep: int = 2  # newest checkpoints that stay
+    quiet: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "accumulate", "log_every", "keep"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"train.{name} must be at least 1; got {getattr(self, name)}")
+
+
+@dataclass
+class Run:
+    """What hooks see: where the run is, and everything in it."""
+
+    task: Task
+    folder: RunFolder
+    fabric: Any
+    settings: Settings
+    hooks: Sequence[Any] = ()
+    step: int = 0  # finished updates
+    elapsed: float = 0.0  # seconds of training, over all resumptions
+    best: dict[str, Any] = field(default_factory=dict)
+    last: dict[str, Any] = field(default_factory=dict)
+    interrupted: int | None = None  # the signal that stopped it
+    sums: dict[str, float] = field(default_factory=dict)  # since the last line of the log
+    count: int = 0
+
+    @property
+    def model(self) -> nn.Module:
+        return self.task.model
+
+    @property
+    def player(self) -> Player:
+        return self.task.players[0]
+
+    def call(self, event: str, *arguments: Any) -> list[Any]:
+        """Call `event` of every hook that has it."""
+        found = [getattr(hook, event, None) for hook in self.hooks]
+        return [method(self, *arguments) for method in found if method is not None]
+
+
+def fit(
+    task: Task,
+    folder: RunFolder,
+    fabric: Any,
+    settings: Settings,
+    hooks: Sequence[Any] = (),
+    resume: bool = False,
+) -> Run:
+    """Train `task` for `settings.steps` updates; returns the finished (or interrupted) run."""
+    run = Run(task, folder, fabric, settings, list(hooks))
+    if resume:
+        restore(run)
+    run.call("start")
+    progress = Progress(settings.steps, run.step, settings.quiet or not fabric.is_global_zero)
+    timer = _Timer(run)
+    agreement = Agreement(fabric)
+    test_every = settings.test_every or max(1, settings.steps // 10)
+    batches = task.batches()
+    task.model.train()
+
+    with Interrupt() as interrupt:
+        try:
+            while run.step < settings.steps:
+                batch = next(batches)
+                for index, player in enumerate(task.players):
+                    if run.step % player.every == 0:
+                        update(run, player, batch, hooked=index == 0)
+                run.step += 1
+                samples = len(batch[0]) * fabric.world_size
+
+                shown: dict[str, Any] = {}
+                if run.step % settings.log_every == 0 or run.step == settings.steps:
+                    shown = log(run, timer.elapsed())
+                if run.step % test_every == 0 or run.step == settings.steps:
+                    test(run, timer.elapsed(), progress)
+                progress.update(run.step, samples, shown)
+
+                stop, due = agreement(run.step, interrupt.signal, timer.save_is_due())
+                every = settings.checkpoint_every
+                due = run.step % every == 0 if every is not None else due
+                if due or stop or run.step == settings.steps:
+                    run.elapsed = timer.elapsed()
+                    with timer.saving():
+                        save(run)
+                if stop and run.step < settings.steps:
+                    run.interrupted = stop
+                    progress.say(f"interrupted: saved at step {run.step}; continue with --resume")
+                    break
+        finally:
+            progress.close()
+            folder.close()
+    run.elapsed = timer.elapsed()
+    run.call("finish")
+    return run
+
+
+def update(run: Run, player: Player, batch: tuple[Tensor, ...], hooked: bool) -> None:
+    """One update of one player: gradients of the loss over the whole batch, then a step."""
+    parts = _split(batch, run.settings.accumulate)
+    player.rate.set(run.step)
+    player.optimizer.zero_grad()
+    total: dict[str, Tensor] = {}
+    for number, part in enumerate(parts):
+        final = number == len(parts) - 1
+        for change in _methods(run, "change_batch") if hooked else ():
+            part = change(run, part)
+        # Gradients are exchanged between processes once per update, with the last part.
+        with run.fabric.no_backward_sync(player.module, enabled=not final):
+            loss, outputs = player.module(*part)
+            share = len(part[0]) / len(batch[0])
+            terms: dict[str, Tensor] = {}
+            for extra in _methods(run, "terms") if hooked else ():
+                terms.update(extra(run, part, outputs, final))
+            whole = loss * share if len(parts) > 1 else loss
+            for value in terms.values():
+                whole = whole + value
+            if not _is_finite(whole):
+                again = lambda: player.module(*part)  # noqa: E731 - runs inside this iteration only
+                raise NotFinite(explain(run.step, player.module, part, again, terms.items()))
+            run.fabric.backward(whole)
+        for name, value in (("loss", loss.detach() * share), *terms.items()):
+            total[name] = total.get(name, 0.0) + value.detach()  # type: ignore[assignment]
+    if hooked:
+        run.call("before_update")
+    if run.settings.clip is not None:
+        run.fabric.clip_gradients(player.module, player.optimizer, max_norm=run.settings.clip)
+    player.optimizer.step()
+    if hooked:
+        run.call("after_update")
+        _count(run, total)
+        if (run.step + 1) % run.settings.log_every == 0 or run.step + 1 == run.settings.steps:
+            with torch.no_grad():
+                run.last = {k: float(v) for k, v in run.task.measure(part, outputs).items()}
+
+
+def log(run: Run, elapsed: float) -> dict[str, Any]:
+    """One line of metrics.jsonl: means since the last one, equal on all processes."""
+    values = {name: value / run.count for name, value in run.sums.items()}
+    values.update(run.last)
+    if run.fabric.world_size > 1:
+        stacked = torch.tensor(list(values.values()), dtype=torch.float64)
+        values = dict(zip(values, run.fabric.all_reduce(stacked).tolist(), strict=True))
+    rate = run.player.optimizer.param_groups[0]["lr"]
+    for extra in run.call("log"):
+        values.update(extra)
+    run.folder.log(step=run.step, time=round(elapsed, 3), split="train", lr=rate, **values)
+    run.sums, run.count, run.last = {}, 0, {}
+    return values
+
+
+def test(run: Run, elapsed: float, progress: Progress) -> None:
+    """Measure on the test set, keep the weights if they are the best so far."""
+    run.task.model.eval()
+    values = run.task.test()
+    run.task.model.train()
+    if not values:
+        return
+    run.folder.log(step=run.step, time=round(elapsed, 3), split="test", **values)
+    for player in run.task.players:
+        player.rate.observe(values.get("loss", values.get("error", math.nan)))
+    name, sign = run.task.best
+    record = {"step": run.step, **values}
+    if not run.best or sign * values[name] > sign * run.best[name]:
+        run.best = record
+        if run.folder.write:
+            best = run.folder.checkpoints / "best"
+            best.mkdir(exist_ok=True)
+            save_weights(best / ".model", _tensors(run.task.model))
+            (best / ".model").replace(best / "model.safetensors")
+    run.folder.json("summary.json", {"last": record, "best": run.best})
+    text = "  ".join(f"{k} {v:.4f}" for k, v in values.items() if isinstance(v, float))
+    progress.say(f"test at step {run.step}: {text}")
+
+
+def save(run: Run) -> None:
+    """Everything needed to go on bit for bit, in one checkpoint."""
+    model = run.task.model.state_dict()
+    generators = gather_states(run.fabric, rng_state())
+    state = {
+        "world_size": run.fabric.world_size,
+        "elapsed": run.elapsed,
+        "metrics": run.folder.position(),
+        "best": run.best,
+        "sums": run.sums,
+        "count": run.count,
+        "rng": generators,
+        "task": run.task.state_dict(),
+        "players": [
+            {"optimizer": p.optimizer.state_dict(), "rate": p.rate.state_dict()}
+            for p in run.task.players
+        ],
+        "hooks": [hook.state_dict() if hasattr(hook, "state_dict") else None for hook in run.hooks],
+        "extra": {k: v for k, v in model.items() if not isinstance(v, Tensor)},
+    }
+    if run.folder.write:
+        tensors = _tensors(run.task.model)
+        save_checkpoint(run.folder.checkpoints, run.step, tensors, state, run.settings.keep)
+
+
+def restore(run: Run) -> None:
+    """Go back to the newest whole checkpoint of the folder; stay at the start if there is none."""
+    say = print if run.fabric.is_global_zero else lambda message: None
+    found = newest_checkpoint(run.folder.checkpoints, say)
+    if found is None:
+        say("no checkpoint yet: starting from the beginning")
+        run.folder.rewind(0)
+        return
+    run.step, weights, state = found
+    run.task.model.load_state_dict({**weights, **state["extra"]})
+    for player, saved in zip(run.task.players, state["players"], strict=True):
+        player.optimizer.load_state_dict(saved["optimizer"])
+        player.rate.load_state_dict(saved["rate"])
+    for hook, saved in zip(run.hooks, state["hooks"], strict=True):
+        if saved is not None:
+            hook.load_state_dict(saved)
+    run.task.load_state_dict(state["task"])
+    run.elapsed, run.best = state["elapsed"], state["best"]
+    run.sums, run.count = state["sums"], state["count"]
+    run.folder.rewind(state["metrics"])
+    generators = state["rng"]
+    if state["world_size"] != run.fabric.world_size:
+        say(f"saved by {state['world_size']} processes, resumed by {run.fabric.world_size}")
+    set_rng_state(generators[run.fabric.global_rank % len(generators)])
+    say(f"resumed at step {run.step}")
+
+
+class _Timer:
+    """Seconds of training, and whether a save by time is due: never more than 1 % of the run."""
+
+    def __init__(self, run: Run) -> None:
+        self.run, self.offset = run, run.elapsed
+        self.began = self.last_save = time.perf_counter()
+        self.cost = 0.0
+
+    def elapsed(self) -> float:
+        return self.offset + time.perf_counter() - self.began
+
+    def save_is_due(self) -> bool:
+        pause = max(self.run.settings.checkpoint_seconds, 100 * self.cost)
+        return time.perf_counter() - self.last_save >= pause
+
+    def saving(self) -> _Timer:
+        return self
+
+    def __enter__(self) -> None:
+        self.last_save = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        now = time.perf_counter()
+        self.cost, self.last_save = now - self.last_save, now
+
+
+def _methods(run: Run, event: str) -> list[Any]:
+    return [getattr(hook, event) for hook in run.hooks if hasattr(hook, event)]
+
+
+def _split(batch: tuple[Tensor, ...], parts: int) -> list[tuple[Tensor, ...]]:
+    if parts == 1:
+        return [batch]
+    return list(zip(*(value.chunk(parts) for value in batch), strict=True))
+
+
+def _is_finite(value: Tensor) -> bool:
+    return math.isfinite(value.item())
+
+
+def _count(run: Run, values: dict[str, Tensor]) -> None:
+    for name, value in values.items():
+        run.sums[name] = run.sums.get(name, 0.0) + float(value)
+    run.count += 1
+
+
+def _tensors(model: nn.Module) -> dict[str, Tensor]:
+    return {k: v for k, v in model.state_dict().items() if isinstance(v, Tensor)}

@@ -1,0 +1,76 @@
+"""The baselines of Table 2.9: a metric loss on the features beside the softmax loss.
+
+Contrastive and triplet losses are those of pytorch-metric-learning; the center loss, which it lacks, is here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hypersphere._optional import require
+
+__all__ = ["MetricLoss"]
+
+
+class MetricLoss:
+    """weight x (contrastive | triplet | center) of the batch's features.
+
+    - "contrastive", "triplet": over all pairs / triplets of the batch, with `margin`;
+    - "center": 1/2 mean |x - c_y|^2, with class centers c that move by `rate` towards the mean of
+      their samples after each update.
+    """
+
+    def __init__(
+        self,
+        name: str = "contrastive",
+        weight: float = 0.1,
+        margin: float = 1.0,
+        rate: float = 0.5,
+    ) -> None:
+        if name not in ("contrastive", "triplet", "center"):
+            raise ValueError(f"metric_loss.name is contrastive, triplet or center; got {name!r}")
+        self.name, self.weight, self.rate = name, weight, rate
+        self.centers: Tensor | None = None
+        self._seen: list[tuple[Tensor, Tensor]] = []
+        if name != "center":
+            losses = require("pytorch_metric_learning.losses", extra="train")
+            if name == "contrastive":
+                self.loss = losses.ContrastiveLoss(pos_margin=0.0, neg_margin=margin)
+            else:
+                self.loss = losses.TripletMarginLoss(margin=margin)
+
+    def terms(self, run: Any, batch: Any, outputs: Tensor, final: bool) -> dict[str, Tensor]:
+        share = len(batch[0]) / (len(batch[0]) * run.settings.accumulate)
+        features, labels = outputs.float(), batch[1]
+        if self.name != "center":
+            return {self.name: self.weight * share * self.loss(features, labels)}
+        if self.centers is None:
+            classes = run.model.head.weight.shape[0]
+            self.centers = features.new_zeros(classes, features.shape[1])
+        self._seen.append((features.detach(), labels))
+        distance = (features - self.centers[labels]).square().sum(1).mean()
+        return {"center": 0.5 * self.weight * share * distance}
+
+    @torch.no_grad()
+    def after_update(self, run: Any) -> None:
+        if self.centers is None or not self._seen:
+            return
+        features = torch.cat([f for f, _ in self._seen])
+        labels = torch.cat([y for _, y in self._seen])
+        self._seen = []
+        total = torch.zeros_like(self.centers).index_add_(0, labels, features)
+        count = torch.bincount(labels, minlength=len(self.centers)).unsqueeze(1)
+        if run.fabric.world_size > 1:
+            total = run.fabric.all_reduce(total, reduce_op="sum")
+            count = run.fabric.all_reduce(count, reduce_op="sum")
+        # 1 + count: a class seen once moves half of `rate` of the way, as the loss's authors have it.
+        self.centers += self.rate * (total - count * self.centers) / (1 + count)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"centers": self.centers}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.centers = state["centers"]

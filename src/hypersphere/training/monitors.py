@@ -1,0 +1,92 @@
+"""Watching the sphere: energies and angles of every layer while it trains (Fig. 6.2, 7.3)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["Monitor", "layer_weights", "layer_energies", "layer_angles"]
+
+
+def layer_weights(model: nn.Module) -> dict[str, Tensor]:
+    """Neurons of every layer, one per row: convolutions, linear and decoupled layers, heads.
+
+    >>> sorted(layer_weights(nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(4, 2))))
+    ['0', '2']
+    """
+    found: dict[str, Tensor] = {}
+    for name, module in model.named_modules():
+        layer = isinstance(module, (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear))
+        if layer or getattr(module, "neuron_role", None) is not None:
+            weight = getattr(module, "weight", None)
+            if isinstance(weight, Tensor) and weight.dim() >= 2 and len(weight) > 1:
+                found[name] = weight.detach().flatten(1)
+    return found
+
+
+@torch.no_grad()
+def layer_energies(model: nn.Module, s: float = 2.0, half_space: bool = False) -> dict[str, float]:
+    """Mean hyperspherical energy (Eq. 5.1) of each layer, in the full space: not of projections."""
+    from hypersphere import functional as HF
+
+    return {
+        name: float(HF.hyperspherical_energy(weight, s=s, half_space=half_space))
+        for name, weight in layer_weights(model).items()
+    }
+
+
+@torch.no_grad()
+def layer_angles(model: nn.Module) -> dict[str, dict[str, float]]:
+    """Smallest and mean angle (radians) between the neurons of each layer."""
+    from hypersphere import functional as HF
+
+    found = {}
+    for name, weight in layer_weights(model).items():
+        angles = HF.pairwise_angle(weight)
+        upper = angles[tuple(torch.triu_indices(len(angles), len(angles), offset=1))]
+        found[name] = {"min": float(upper.min()), "mean": float(upper.mean())}
+    return found
+
+
+class Monitor:
+    """Writes {"split": "monitor", "energy": {layer: value}, "angle": {...}} every n updates.
+
+    The mean energy over layers also appears in the progress bar.
+    """
+
+    def __init__(
+        self, every: int = 200, s: float = 2.0, half_space: bool = False, angles: bool = True
+    ) -> None:
+        self.every, self.s, self.half_space, self.angles = every, s, half_space, angles
+        self.energy: float | None = None
+
+    def start(self, run: Any) -> None:
+        if run.step == 0:
+            self._record(run, 0)
+
+    def after_update(self, run: Any) -> None:
+        step = run.step + 1
+        if step % self.every == 0 or step == run.settings.steps:
+            self._record(run, step)
+
+    def _record(self, run: Any, step: int) -> None:
+        # Every process has the same weights: rank 0 computes for all.
+        if not run.folder.write:
+            return
+        energies = layer_energies(run.model, self.s, self.half_space)
+        values: dict[str, Any] = {"energy": energies}
+        if self.angles:
+            values["angle"] = layer_angles(run.model)
+        self.energy = sum(energies.values()) / max(1, len(energies))
+        run.folder.log(step=step, split="monitor", **values)
+
+    def log(self, run: Any) -> dict[str, float]:
+        return {} if self.energy is None else {"energy": self.energy}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"energy": self.energy}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.energy = state["energy"]

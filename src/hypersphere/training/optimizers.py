@@ -1,0 +1,89 @@
+"""Optimizers by name, with the parameter groups this field needs.
+
+Weight decay acts on neurons. It is off for the parameters whose length means something else: rotations of
+OPT, the k of the sigmoid activation, operator radii, learned scales (layers, heads and `orthogonal` mark
+them with `no_weight_decay` or give the groups).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+__all__ = ["parameter_groups", "make_optimizer", "OPTIMIZERS"]
+
+OPTIMIZERS = ("sgd", "adam", "adamw", "ogd")
+
+
+def parameter_groups(
+    model: nn.Module, weight_decay: float = 0.0, rotation_lr: float | None = None
+) -> list[dict[str, Any]]:
+    """Groups with and without weight decay; rotations may have their own learning rate.
+
+    >>> [len(g["params"]) for g in parameter_groups(nn.Linear(2, 3), weight_decay=5e-4)]
+    [2]
+    """
+    rotations = {id(p) for p in _rotation_parameters(model)}
+    free = {id(p) for p in _undecayed(model)}
+    groups: dict[str, dict[str, Any]] = {
+        "neurons": {"params": [], "weight_decay": weight_decay},
+        "undecayed": {"params": [], "weight_decay": 0.0},
+        "rotations": {"params": [], "weight_decay": 0.0},
+    }
+    if rotation_lr is not None:
+        groups["rotations"]["lr"] = rotation_lr
+    for parameter in model.parameters():
+        if not parameter.requires_grad:
+            continue
+        key = "neurons"
+        if id(parameter) in rotations:
+            key = "rotations"
+        elif id(parameter) in free:
+            key = "undecayed"
+        groups[key]["params"].append(parameter)
+    return [group for group in groups.values() if group["params"]]
+
+
+def make_optimizer(
+    model: nn.Module,
+    name: str = "sgd",
+    lr: float = 0.1,
+    momentum: float = 0.9,
+    dampening: float = 0.0,
+    nesterov: bool = False,
+    betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-8,
+    weight_decay: float = 0.0,
+    rotation_lr: float | None = None,
+    iterations: int = 2,
+) -> Optimizer:
+    """SGD, Adam, AdamW, or OGD (Eq. 7.6 on the matrices of `rotate(method="ogd")`, SGD on the rest).
+
+    `weight_decay` of Adam is the classic L2 penalty the dissertation uses; AdamW decouples it.
+    `iterations`: of the Newton step that keeps OGD's matrices orthogonal.
+
+    >>> make_optimizer(nn.Linear(2, 2), "adam", lr=1e-3).param_groups[0]["lr"]
+    0.001
+    """
+    if name == "ogd":
+        from hypersphere.orthogonal import OGD
+        from hypersphere.orthogonal import parameter_groups as rotation_groups
+
+        groups = rotation_groups(model, weight_decay=weight_decay)
+        return OGD(groups, lr=lr, momentum=momentum, iterations=iterations)
+    groups = parameter_groups(model, weight_decay, rotation_lr)
+    if not groups:
+        raise ValueError("the model has no parameter to train")
+    # foreach: one fused call per kind of operation instead of one per parameter.
+    if name == "sgd":
+        return torch.optim.SGD(
+            groups, lr=lr, momentum=momentum, dampening=dampening, nesterov=nesterov
+        )
+    if name == "adam":
+        return torch.optim.Adam(groups, lr=lr, betas=betas, eps=eps)
+    if name == "adamw":
+        return torch.optim.AdamW(groups, lr=lr, betas=betas, eps=eps)
+    raise ValueError(f"optimizer must be one of {', '.join(OPTIMIZERS)}; got {name!r}")
