@@ -18,4 +18,8 @@ from .angles import (
     uniform_on_sphere,
 )
 from .angular import angular, angular_derivative, angular_derivative_k, arcsin
+from .class_logsumexp import class_logsumexp
+from .cross_entropy import margin_cross_entropy, margin_logits
+from .labels import check_labels, sample_classes
+from .margins import Margin, anneal, margin, margin_derivative
 from .uniformity import uniformity_test

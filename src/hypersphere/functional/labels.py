@@ -1,0 +1,97 @@
+"""Labels: checked, and with a random share of the other classes."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from .margins import Psi, is_trivial
+
+__all__ = ["check_labels", "check_options", "check_shapes", "sample_classes"]
+
+
+def sample_classes(
+    labels: Tensor, count: int, share: float, generator: torch.Generator | None = None
+) -> tuple[Tensor, Tensor]:
+    """All classes in `labels` and as many random others as make `share` of `count`.
+
+    labels: (B,), negative ones do not count. Returns the classes (S,), ascending, and the log of
+    how many classes each stands for: 0 for the labels, log((C - P) / (S - P)) for the others, with
+    P different labels.
+
+    >>> index, stands_for = sample_classes(torch.tensor([7, 7, 2]), 10, 0.5)
+    >>> len(index), 7 in index, 2 in index
+    (5, True, True)
+    """
+    if not 0 < share <= 1:
+        raise ValueError(f"sample is a share of the classes, in (0, 1]; got {share}")
+    size = min(count, max(math.ceil(share * count), labels.shape[0]))
+    positive = torch.zeros(count + 1, device=labels.device)
+    positive[labels.clamp_min(-1)] = 1.0  # a negative label lands in the spare last place
+    positive = positive[:count]
+    rank = torch.rand(count, device=labels.device, generator=generator) + 2 * positive
+    index = rank.topk(size, sorted=False).indices.sort().values
+    different = positive.sum()
+    each = ((count - different) / (size - different).clamp_min(1)).clamp_min(1).log()
+    return index, torch.where(positive[index] > 0, torch.zeros_like(each), each)
+
+
+def check_shapes(features: Tensor, weight: Tensor, labels: Tensor | None) -> None:
+    if features.ndim != 2 or features.shape[1] != weight.shape[1]:
+        raise ValueError(
+            f"expected features of shape (B, {weight.shape[1]}), got {tuple(features.shape)}: "
+            f"the class weights are {tuple(weight.shape)}"
+        )
+    if labels is None:
+        return
+    expected: tuple[int, ...] = (features.shape[0],)
+    if labels.is_floating_point():
+        expected = (features.shape[0], weight.shape[0])
+    if tuple(labels.shape) != expected:
+        raise ValueError(
+            f"expected labels of shape {expected} for {features.shape[0]} features, "
+            f"got {tuple(labels.shape)}"
+        )
+
+
+def check_labels(labels: Tensor, count: int, ignore_index: int | None = None) -> None:
+    """Raise an error that names the first label outside 0..count-1; silent inside torch.compile."""
+    if torch.compiler.is_compiling() or labels.numel() == 0:
+        return
+    wrong = (labels < 0) | (labels >= count)
+    if ignore_index is not None:
+        wrong &= labels != ignore_index
+    if bool(wrong.any()):
+        place = int(wrong.nonzero()[0, 0])
+        raise ValueError(
+            f"label {int(labels[place])} (sample {place}) is outside 0..{count - 1}: "
+            f"there are C = {count} classes"
+        )
+
+
+def check_options(
+    labels: Tensor,
+    psi: Psi,
+    label_smoothing: float,
+    sample: float | None,
+    class_weight: Tensor | None,
+    count: int,
+) -> None:
+    if not 0 <= label_smoothing <= 1:
+        raise ValueError(f"label_smoothing must be in [0, 1], got {label_smoothing}")
+    if class_weight is not None and tuple(class_weight.shape) != (count,):
+        raise ValueError(
+            f"expected class_weight of shape ({count},), one per class; "
+            f"got {tuple(class_weight.shape)}"
+        )
+    if labels.is_floating_point() and not is_trivial(psi):
+        raise ValueError(
+            "soft targets have no one target class for the margin to act on: "
+            "give integer labels, or use a head without margin (m = 1, or m = 0 if additive)"
+        )
+    if sample is not None and (labels.is_floating_point() or label_smoothing > 0):
+        raise ValueError(
+            "label smoothing and soft targets need the scores of all classes: leave out `sample`"
+        )
