@@ -18,6 +18,20 @@ from .angles import (
     uniform_on_sphere,
 )
 from .angular import angular, angular_derivative, angular_derivative_k, arcsin
+from .decoupled import (
+    decoupled_conv,
+    decoupled_conv1d,
+    decoupled_conv2d,
+    decoupled_conv3d,
+    decoupled_linear,
+)
+from .magnitude import (
+    magnitude,
+    magnitude_radius_slope,
+    magnitude_ratio,
+    magnitude_slope,
+)
+from .patches import patch_norm
 from .class_logsumexp import class_logsumexp
 from .cross_entropy import margin_cross_entropy, margin_logits
 from .labels import check_labels, sample_classes
