@@ -3,15 +3,31 @@
 from __future__ import annotations
 
 from .augment import CenterCrop, Compose, Flip, PadCrop, RandomCrop, Resize, augmentation
+from .checksums import checksum, verify
+from .cifar import load_cifar
 from .dataset import ArrayDataset, Dataset, Split
 from .digits import load_digits
+from .download import download
+from .episodes import Episode, EpisodeSampler
 from .errors import DamagedData, MissingData
+from .files import data_root
+from .folder import load_folder
 from .idx import load_idx, read_idx
+from .images import ImageFiles, read_image, read_images
+from .imbalance import grow_linearly, imbalanced, keep_per_class, thin_classes
+from .lfw import load_lfw
 from .loader import BatchLoader
+from .megaface import Identification, load_megaface
+from .mini_imagenet import load_mini_imagenet
+from .modelnet import load_modelnet
 from .normalize import Normalize
+from .omniglot import load_omniglot
 from .pairs import Pairs, draw_pairs
+from .planetoid import GraphDataset, load_planetoid
+from .points import JitterPoints, RotateUp, SamplePoints, ScalePoints, ShiftPoints, Tilt
 from .registry import list_datasets, load
 from .splits import closed_set, open_set
+from .unpickle import RefusedPickle, read_pickle
 
 __all__ = [
     "ArrayDataset",
@@ -20,21 +36,52 @@ __all__ = [
     "Compose",
     "DamagedData",
     "Dataset",
+    "Episode",
+    "EpisodeSampler",
     "Flip",
+    "GraphDataset",
+    "Identification",
+    "ImageFiles",
+    "JitterPoints",
     "MissingData",
     "Normalize",
     "PadCrop",
     "Pairs",
     "RandomCrop",
+    "RefusedPickle",
     "Resize",
+    "RotateUp",
+    "SamplePoints",
+    "ScalePoints",
+    "ShiftPoints",
     "Split",
+    "Tilt",
     "augmentation",
+    "checksum",
     "closed_set",
+    "data_root",
+    "download",
     "draw_pairs",
+    "grow_linearly",
+    "imbalanced",
+    "keep_per_class",
     "list_datasets",
     "load",
+    "load_cifar",
     "load_digits",
+    "load_folder",
     "load_idx",
+    "load_lfw",
+    "load_megaface",
+    "load_mini_imagenet",
+    "load_modelnet",
+    "load_omniglot",
+    "load_planetoid",
     "open_set",
     "read_idx",
+    "read_image",
+    "read_images",
+    "read_pickle",
+    "thin_classes",
+    "verify",
 ]

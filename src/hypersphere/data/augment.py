@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from .points import JitterPoints, RotateUp, SamplePoints, ScalePoints, ShiftPoints, Tilt
+
 
 @dataclass(frozen=True)
 class Compose:
@@ -111,7 +113,9 @@ def augmentation(name: str, train: bool = True) -> Compose:
     - "cifar": pad 4, random crop, left-right flip (section 2.2.7); tested on the picture itself;
     - "cifar_full": the same with top-bottom flips as well (section 3.4.7, CIFAR-10+);
     - "imagenet": resize to 256 x 256, random 224 x 224 crop, left-right flip (section B.2); tested
-      on the center crop.
+      on the center crop;
+    - "pointnet": 1024 random points, a turn about the vertical, jitter (sections E.1, F.3);
+    - "pointnet2": the same with a small tilt, scaling and shift as well (PointNet++).
 
     >>> augmentation("imagenet", train=False).steps
     (Resize(size=256), CenterCrop(size=224))
@@ -121,6 +125,11 @@ def augmentation(name: str, train: bool = True) -> Compose:
         "flip": ((Flip(),), ()),
         "cifar": ((PadCrop(4), Flip()), ()),
         "cifar_full": ((PadCrop(4), Flip(vertical=0.5)), ()),
+        "pointnet": ((SamplePoints(), RotateUp(), JitterPoints()), ()),
+        "pointnet2": (
+            (SamplePoints(), RotateUp(), Tilt(), ScalePoints(), ShiftPoints(), JitterPoints()),
+            (),
+        ),
         "imagenet": ((Resize(256), RandomCrop(224), Flip()), (Resize(256), CenterCrop(224))),
     }
     if name not in known:

@@ -9,15 +9,37 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from .dataset import Split
+from .cifar import load_cifar
+from .dataset import ArrayDataset, Split
 from .digits import load_digits
+from .download import download as fetch
+from .errors import MissingData
 from .files import data_root
+from .folder import load_folder
 from .idx import load_idx
+from .imbalance import imbalanced
+from .lfw import load_lfw
+from .megaface import load_megaface
+from .mini_imagenet import load_mini_imagenet
+from .modelnet import load_modelnet
+from .omniglot import load_omniglot
+from .planetoid import load_planetoid
 
 _READERS: dict[str, Callable[..., Any]] = {
     "digits": load_digits,
     "mnist": load_idx,
     "fashion-mnist": load_idx,
+    "cifar10": load_cifar,
+    "cifar100": load_cifar,
+    "folder": load_folder,
+    "lfw": load_lfw,
+    "megaface": load_megaface,
+    "omniglot": load_omniglot,
+    "modelnet40": load_modelnet,
+    "cora": load_planetoid,
+    "citeseer": load_planetoid,
+    "pubmed": load_planetoid,
+    "mini-imagenet": load_mini_imagenet,
 }
 
 
@@ -67,7 +89,18 @@ def load(
             )
     folder = data_root(root)
     place = {"name": name, "root": folder}
-    loaded = reader(**{key: place[key] for key in place if key in accepted}, **options)
+    given = {key: place[key] for key in place if key in accepted} | options
+    try:
+        loaded = reader(**given)
+    except MissingData:
+        if not download:
+            raise
+        fetch(name, folder)
+        loaded = reader(**given)
     if isinstance(loaded, Split):
         loaded = replace(loaded, name=name)
+    if imbalance is not None:
+        if not isinstance(loaded, Split) or not isinstance(loaded.train, ArrayDataset):
+            raise ValueError(f"imbalance applies to labelled samples in memory, not to {name!r}")
+        loaded = replace(loaded, train=imbalanced(loaded.train, imbalance, seed=imbalance_seed))
     return loaded

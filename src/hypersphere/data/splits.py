@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
 from ._random import generator
 from .dataset import ArrayDataset, Split
@@ -12,23 +13,35 @@ from .pairs import draw_pairs
 
 
 def closed_set(dataset: ArrayDataset, test_fraction: float = 0.25, seed: int = 0) -> Split:
-    """Put `test_fraction` of every class (rounded, at least 1) aside for testing.
+    """Put `test_fraction` of every class (at least one sample) aside for testing.
 
     >>> data = ArrayDataset(torch.rand(40, 1, 2, 2), torch.arange(40) % 4, list("abcd"))
     >>> split = closed_set(data, test_fraction=0.2)
     >>> split.train.counts().tolist(), split.test.counts().tolist()
     ([8, 8, 8, 8], [2, 2, 2, 2])
     """
-    if not 0 < test_fraction < 1:
-        raise ValueError(f"test_fraction is between 0 and 1; got {test_fraction}")
-    test = torch.zeros(len(dataset), dtype=torch.bool)
-    for label, count in enumerate(dataset.counts().tolist()):
-        members = (dataset.labels == label).nonzero().squeeze(1)
-        order = torch.randperm(count, generator=generator(seed, "closed_set", label))
-        test[members[order[: max(1, round(test_fraction * count))]]] = True
+    test = choose_test(dataset.labels, test_fraction, seed)
     return Split(
         dataset.subset((~test).nonzero().squeeze(1)), dataset.subset(test.nonzero().squeeze(1))
     )
+
+
+def choose_test(labels: Tensor, test_fraction: float, seed: int) -> Tensor:
+    """Which samples are for testing, (N,) bool: `test_fraction` of every class, at least one.
+
+    A class with a single sample stays in the training part.
+    """
+    if not 0 < test_fraction < 1:
+        raise ValueError(f"test_fraction is between 0 and 1; got {test_fraction}")
+    # Sorting once instead of searching each class keeps this fast for thousands of classes.
+    order = torch.argsort(labels, stable=True)
+    test = torch.zeros(len(labels), dtype=torch.bool)
+    for label, members in enumerate(order.split(torch.bincount(labels).tolist())):
+        if len(members) > 1:
+            shuffled = torch.randperm(len(members), generator=generator(seed, "test", label))
+            count = min(max(1, round(test_fraction * len(members))), len(members) - 1)
+            test[members[shuffled[:count]]] = True
+    return test
 
 
 def open_set(

@@ -1,0 +1,137 @@
+"""Decoding pictures with Pillow, many at a time, into memory or on demand."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .._optional import require
+from .dataset import ArrayDataset, Dataset
+from .errors import damaged, missing
+
+EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
+Size = int | tuple[int, int] | None
+
+
+def read_image(path: Path | str, size: Size = None, mode: str | None = None) -> np.ndarray:
+    """One picture as (C, H, W) uint8.
+
+    `size`: (H, W) or one number for both, bilinear; None keeps the file's. `mode`: "L" (grey) or
+    "RGB"; None keeps grey pictures grey and makes all others RGB.
+    """
+    Image = require("PIL.Image", extra="data")
+    try:
+        with Image.open(path) as picture:
+            if mode is None:
+                mode = "L" if picture.mode in ("1", "L", "I;16") else "RGB"
+            picture = picture.convert(mode)
+            if size is not None:
+                height, width = (size, size) if isinstance(size, int) else size
+                picture = picture.resize((width, height), Image.Resampling.BILINEAR)
+            array = np.asarray(picture)
+    except FileNotFoundError:
+        raise missing("the picture", Path(path), "the set it belongs to") from None
+    except (OSError, ValueError, SyntaxError) as error:  # what Pillow raises for broken files
+        raise damaged(Path(path), "a picture", str(error), "the set it belongs to") from None
+    return array[None] if array.ndim == 2 else array.transpose(2, 0, 1)
+
+
+def read_images(paths: Sequence[str], size: Size = None, mode: str | None = None) -> Tensor:
+    """All pictures as one (N, C, H, W) uint8 tensor, decoded by as many threads as there are cores.
+
+    Without `mode` the first picture decides between grey and RGB.
+    """
+    if not paths:
+        raise ValueError("no pictures to read")
+    first = read_image(paths[0], size, mode)
+    if mode is None:
+        mode = "L" if len(first) == 1 else "RGB"
+    images = np.empty((len(paths), *first.shape), np.uint8)
+
+    def fill(part: range) -> None:
+        for i in part:
+            picture = read_image(paths[i], size, mode)
+            if picture.shape != first.shape:
+                raise ValueError(
+                    f"{paths[i]} is {picture.shape[1]}x{picture.shape[2]}, {paths[0]} is "
+                    f"{first.shape[1]}x{first.shape[2]}: give size=(H, W) to bring all to one size"
+                )
+            images[i] = picture
+
+    # Whole slices per task: a task per picture would cost as much as decoding a small one.
+    parts = [range(i, min(i + 64, len(paths))) for i in range(0, len(paths), 64)]
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        for _ in pool.map(fill, parts):
+            pass
+    return torch.from_numpy(images)
+
+
+@dataclass(frozen=True)
+class ImageFiles:
+    """A data set whose pictures stay in their files and are decoded batch by batch.
+
+    For sets that do not fit in memory; give `BatchLoader` a `prefetch` so that decoding runs beside
+    training. `size` is needed, for all pictures of a batch to agree.
+    """
+
+    paths: Sequence[str]
+    labels: Tensor
+    classes: Sequence[str]
+    size: Size = None
+    mode: str = "RGB"
+
+    def __post_init__(self) -> None:
+        if len(self.paths) != len(self.labels):
+            raise ValueError(f"{len(self.paths)} pictures but {len(self.labels)} labels")
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    @property
+    def shape(self) -> torch.Size:
+        return torch.Size(read_image(self.paths[0], self.size, self.mode).shape)
+
+    def take(self, index: Tensor) -> Tensor:
+        return read_images([self.paths[i] for i in index.tolist()], self.size, self.mode)
+
+    def load(self) -> ArrayDataset:
+        """Everything in memory."""
+        return ArrayDataset(
+            read_images(self.paths, self.size, self.mode), self.labels, self.classes
+        )
+
+
+def make_dataset(
+    paths: Sequence[str],
+    labels: Sequence[int],
+    classes: Sequence[str],
+    size: Size,
+    mode: str | None,
+    lazy: bool,
+) -> Dataset:
+    """The pictures in memory, or (`lazy`) in their files."""
+    numbers = torch.tensor(labels, dtype=torch.int64)
+    if lazy:
+        if mode is None:
+            mode = "L" if len(read_image(paths[0])) == 1 else "RGB"
+        return ImageFiles(paths, numbers, classes, size, mode)
+    return ArrayDataset(read_images(paths, size, mode), numbers, classes)
+
+
+def list_pictures(folder: Path | str) -> list[str]:
+    """The picture files in `folder` and below, in alphabetical order."""
+    found: list[str] = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir():
+                found.extend(list_pictures(entry.path))
+            elif entry.name.lower().endswith(EXTENSIONS) and not entry.name.startswith("."):
+                found.append(entry.path)
+    return sorted(found)

@@ -1,0 +1,85 @@
+"""ModelNet40: point clouds in HDF5 files, `ply_data_train0.h5`, ..., `ply_data_test0.h5`, ..."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from .._optional import require
+from ._random import generator
+from .dataset import ArrayDataset, Split
+from .errors import damaged, missing
+from .sources import SOURCES
+
+
+def load_modelnet(root: Path, points: int | None = None, seed: int = 0) -> Split:
+    """Clouds (N, P, 3) float32 with the y axis up; P as in the files, or `points` drawn at random.
+
+    The subset is drawn once, with `seed`; `SamplePoints` draws another one for every batch. Never
+    the first ones of a cloud: files may hold the points in a spatial order.
+    """
+    source = SOURCES["modelnet40"]
+    folder = next((root / f for f in source.folders if any((root / f).glob("ply_data_*.h5"))), None)
+    if folder is None:
+        raise missing(
+            "ModelNet40 (ply_data_train0.h5, ...)",
+            [root / f for f in source.folders],
+            source.how(root),
+        )
+    parts = []
+    for part in ("train", "test"):
+        files = sorted(folder.glob(f"ply_data_{part}*.h5"), key=_number)
+        if not files:
+            raise missing(
+                f"the ModelNet40 file ply_data_{part}0.h5",
+                folder / f"ply_data_{part}0.h5",
+                source.how(root),
+            )
+        clouds, labels = zip(*(_read(f, source.where) for f in files), strict=True)
+        if len({c.shape[1] for c in clouds}) > 1:
+            raise damaged(files[-1], "as many points as the other files", "another number", "")
+        parts.append((torch.from_numpy(np.concatenate(clouds)), np.concatenate(labels)))
+    most = int(max(labels.max() for _, labels in parts)) + 1
+    names = folder / "shape_names.txt"
+    classes = names.read_text().split() if names.exists() else [str(c) for c in range(most)]
+    if most > len(classes):
+        raise damaged(names, f"{most} names", f"{len(classes)}", source.where)
+    sets = []
+    for clouds, labels in parts:
+        if points is not None:
+            clouds = _draw(clouds, points, seed)
+        sets.append(ArrayDataset(clouds, torch.from_numpy(labels), classes))
+    return Split(train=sets[0], test=sets[1])
+
+
+def _read(path: Path, where: str) -> tuple[np.ndarray, np.ndarray]:
+    h5py = require("h5py", extra="data")
+    try:
+        with h5py.File(path, "r") as file:
+            content = {key: np.asarray(file[key]) for key in ("data", "label") if key in file}
+    except OSError as error:
+        raise damaged(path, "an HDF5 file", str(error), where) from None
+    if len(content) < 2:
+        raise damaged(path, "the arrays 'data' and 'label'", f"{sorted(content)}", where)
+    data, label = content["data"], content["label"].reshape(-1).astype(np.int64)
+    if data.ndim != 3 or data.shape[2] != 3 or len(data) != len(label):
+        raise damaged(
+            path, "data (n, points, 3) and n labels", f"{data.shape} and {len(label)} labels", where
+        )
+    return data.astype(np.float32, copy=False), label
+
+
+def _draw(clouds: torch.Tensor, points: int, seed: int) -> torch.Tensor:
+    if points > clouds.shape[1]:
+        raise ValueError(f"{points} points are wanted; the files have {clouds.shape[1]}")
+    random = generator(seed, "points")
+    order = torch.rand(clouds.shape[:2], generator=random).argsort(dim=1)[:, :points]
+    return clouds.gather(1, order.unsqueeze(2).expand(-1, -1, 3))
+
+
+def _number(path: Path) -> int:
+    found = re.search(r"(\d+)$", path.stem)
+    return int(found.group(1)) if found else 0

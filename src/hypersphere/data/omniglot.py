@@ -1,0 +1,40 @@
+"""Omniglot: handwritten characters, ALPHABET/characterNN/NNNN_DD.png, 20 drawers each."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from .dataset import ArrayDataset, Split
+from .errors import missing
+from .files import find_folder
+from .images import Size, list_pictures, read_images
+from .sources import SOURCES
+
+
+def load_omniglot(root: Path, size: Size = None, invert: bool = False) -> Split:
+    """Background characters as `train`, evaluation characters as `test`: no class is in both.
+
+    A class is "ALPHABET/CHARACTER". `size`: 28 is usual for few-shot work, None keeps 105 x 105.
+    `invert`: ink bright on black instead of the files' black on white.
+    """
+    source = SOURCES["omniglot"]
+    folders = find_folder(root, source, ["images_background", "images_evaluation"])
+    parts = [_read(folder, size, source.how(root)) for folder in folders]
+    if invert:
+        parts = [replace(part, images=255 - part.images) for part in parts]
+    return Split(train=parts[0], test=parts[1])
+
+
+def _read(folder: Path, size: Size, where: str) -> ArrayDataset:
+    paths = list_pictures(folder)
+    # A picture lies two folders below: alphabet, character.
+    names = [f"{Path(p).parent.parent.name}/{Path(p).parent.name}" for p in paths]
+    if not paths or any(Path(p).parent.parent.parent != folder for p in (paths[0], paths[-1])):
+        raise missing("Omniglot characters", folder / "ALPHABET/CHARACTER/*.png", where)
+    classes = sorted(set(names))
+    number = {name: i for i, name in enumerate(classes)}
+    labels = torch.tensor([number[name] for name in names])
+    return ArrayDataset(read_images(paths, size, "L"), labels, classes)
