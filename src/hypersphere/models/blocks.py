@@ -36,7 +36,7 @@ class Style:
     - ``operator``: None or "plain" for the inner product; a magnitude by name ("sphere" "ball"
       "tanh" "linear" "segmented" "log" "mixed") or an instance of one (Eq. 4.4-4.10), copied for
       each layer; a layer class such as ``SphereConv2d``, used wherever it is a subclass of the
-      plain layer; or a function ``make(plain_class, *arguments, **options)`` that returns the layer.
+      plain layer; or a function ``make(plain_class, *arguments, **options)`` giving the layer.
     - ``angular``: the angular activation g (Eq. 4.11-4.14) of decoupled layers, a name or an
       instance.
     - ``norm``: "batch" or "none". ``activation``: "relu" "prelu" "leaky_relu" (slope 0.1) "none".
