@@ -36,4 +36,20 @@ from .class_logsumexp import class_logsumexp
 from .cross_entropy import margin_cross_entropy, margin_logits
 from .labels import check_labels, sample_classes
 from .margins import Margin, anneal, margin, margin_derivative
+from .class_energy import class_energy
+from .energy import distance_floor, hyperspherical_energy, log_energy, set_energies
+from .points import minimize_energy
+from .projections import (
+    adversarial_step,
+    angle_preserving_loss,
+    angle_preserving_projection,
+    angle_preserving_step,
+    bilateral_low_rank,
+    count_sketch_projection,
+    gaussian_projection,
+    hadamard_projection,
+    project,
+    sketch,
+)
 from .uniformity import uniformity_test
+from .orthogonalize import apply_orthogonal, orthogonalize, random_rotation
