@@ -1,0 +1,208 @@
+"""`hypersphere points`: spread points on a sphere and say how good the configuration is."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from .. import functional as HF
+from .._optional import require
+
+__all__ = ["main"]
+
+
+def main(argv: list[str]) -> int:
+    options = _parser().parse_args(argv)
+    try:
+        points = HF.minimize_energy(
+            options.n, options.dim, options.s, options.half_space, options.restarts, options.seed
+        )
+        result = describe(points, options.s, options.half_space)
+    except ValueError as error:
+        print(f"hypersphere points: {error}")
+        return 2
+    print(json.dumps(result) if options.json else _table(result))
+    if not options.json and options.dim == 3 and not options.no_sphere:
+        print(_text_sphere(points))
+    if options.out is not None:
+        save(points, options.out)
+    if options.draw is not None:
+        draw(points, options.draw, options.half_space)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="hypersphere points",
+        description="Points of minimum energy on a sphere: Thomson (s=1), Whyte (s=0), Tammes (s=inf).",
+    )
+    parser.add_argument("n", type=int, help="number of points")
+    parser.add_argument("--dim", type=int, default=3, help="dimension of the space (default 3)")
+    parser.add_argument(
+        "-s", "--s", type=float, default=1.0, help="power of the kernel; inf: Tammes"
+    )
+    parser.add_argument(
+        "--half-space", action="store_true", help="spread lines: the points and -points"
+    )
+    parser.add_argument("--restarts", type=int, help="random starts (default: chosen by n)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, help="write the points: .csv, .npy or .pt")
+    parser.add_argument(
+        "--draw", type=Path, help="draw the sphere: .png, .svg, .pdf, or .html to turn"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--no-sphere", action="store_true", help="no sphere in the terminal")
+    return parser
+
+
+def describe(points: Tensor, s: float, half_space: bool = False) -> dict[str, float | int | None]:
+    """Energy over unordered pairs, smallest angle and covering radius, in degrees.
+
+    >>> octahedron = torch.cat([torch.eye(3), -torch.eye(3)]).double()
+    >>> round(describe(octahedron, s=1.0)["energy"], 6)
+    9.985281
+    """
+    everything = torch.cat([points, -points]) if half_space else points
+    several = len(everything) > 1
+    finite = math.isfinite(s) and several
+    energy = (
+        float(HF.hyperspherical_energy(everything, s=s, reduction="sum")) / 2 if finite else None
+    )
+    angle = math.degrees(float(HF.separation_distance(everything))) if several else None
+    radius = math.degrees(float(HF.covering_radius(everything)))
+    return {
+        "n": len(points), "dim": points.shape[1], "s": s, "half_space": half_space,
+        "energy": energy, "minimal_angle": angle, "covering_radius": radius,
+    }  # fmt: skip
+
+
+def _table(result: dict[str, float | int | None]) -> str:
+    what = "lines" if result["half_space"] else "points"
+    lines = [f"{result['n']} {what} in R^{result['dim']}, s = {result['s']:g}"]
+    if result["energy"] is not None:
+        lines.append(f"  energy (unordered pairs)  {result['energy']:.9f}")
+    if result["minimal_angle"] is not None:
+        lines.append(f"  minimal angle             {result['minimal_angle']:.6f} degrees")
+    lines.append(f"  covering radius           {result['covering_radius']:.6f} degrees")
+    return "\n".join(lines)
+
+
+def _text_sphere(points: Tensor, rows: int = 17) -> str:
+    """The near and the far hemisphere side by side: o is a point, . the rim."""
+    columns = 2 * rows + 1
+    near = [[" "] * columns for _ in range(rows)]
+    far = [[" "] * columns for _ in range(rows)]
+    middle = (rows - 1) / 2
+
+    def put(disc: list[list[str]], x: float, y: float, mark: str) -> None:
+        disc[round(middle - middle * y)][round((columns - 1) / 2 * (1 + x))] = mark
+
+    for step in range(160):
+        turn = 2 * math.pi * step / 160
+        for disc in (near, far):
+            put(disc, math.cos(turn), math.sin(turn), ".")
+    for x, y, z in points.tolist():
+        put(near if z >= 0 else far, x if z >= 0 else -x, y, "o")
+    discs = ["".join(a) + "    " + "".join(b) for a, b in zip(near, far, strict=True)]
+    captions = "front".center(columns) + "    " + "back".center(columns)
+    return "\n".join(line.rstrip() for line in [*discs, captions])
+
+
+def save(points: Tensor, path: Path) -> None:
+    if path.suffix == ".csv":
+        rows = [",".join(f"{value:.17g}" for value in row) for row in points.tolist()]
+        path.write_text("\n".join(rows) + "\n", encoding="utf-8")
+    elif path.suffix == ".npy":
+        require("numpy", extra="data").save(path, points.numpy())
+    elif path.suffix == ".pt":
+        torch.save(points, path)
+    else:
+        raise SystemExit(f"hypersphere points: --out writes .csv, .npy or .pt, not {path.suffix!r}")
+
+
+def draw(points: Tensor, path: Path, half_space: bool = False) -> None:
+    """The points on their sphere (dim 3) or circle (dim 2); .html is a sphere one can turn."""
+    dim = points.shape[1]
+    if dim not in (2, 3):
+        raise SystemExit(
+            f"hypersphere points: only circles and spheres can be drawn, not dim {dim}"
+        )
+    flat = (
+        torch.cat([points, torch.zeros(len(points), 1, dtype=points.dtype)], 1)
+        if dim == 2
+        else points
+    )
+    if path.suffix == ".html":
+        _draw_plotly(flat, path, half_space)
+    elif path.suffix in (".png", ".svg", ".pdf"):
+        _draw_matplotlib(flat, path, half_space)
+    else:
+        raise SystemExit(
+            f"hypersphere points: --draw makes .png, .svg, .pdf or .html, not {path.suffix!r}"
+        )
+
+
+def _nearest_edges(points: Tensor) -> list[tuple[int, int]]:
+    """Pairs within 1.25 times each other's nearest distance: the edges of the polyhedron, mostly."""
+    distance = torch.cdist(points, points).fill_diagonal_(math.inf)
+    reach = 1.25 * distance.amin(1)
+    pairs = (distance <= torch.maximum(reach[:, None], reach[None])).triu(1).nonzero()
+    return [(int(i), int(j)) for i, j in pairs]
+
+
+def _draw_matplotlib(points: Tensor, path: Path, half_space: bool) -> None:
+    require("matplotlib", extra="report").use("Agg")
+    pyplot = require("matplotlib.pyplot", extra="report")
+    figure = pyplot.figure(figsize=(5, 5))
+    axes = figure.add_subplot(projection="3d")
+    turn = torch.linspace(0, 2 * math.pi, 49, dtype=torch.float64)
+    height = torch.linspace(0, math.pi, 25, dtype=torch.float64)
+    x = torch.outer(turn.cos(), height.sin())
+    y = torch.outer(turn.sin(), height.sin())
+    z = torch.outer(torch.ones_like(turn), height.cos())
+    axes.plot_wireframe(x.numpy(), y.numpy(), z.numpy(), color="0.85", linewidth=0.4)
+    everything = torch.cat([points, -points]) if half_space else points
+    for i, j in _nearest_edges(everything) if len(everything) > 1 else []:
+        axes.plot(*everything[[i, j]].T.numpy(), color="tab:blue", linewidth=0.8, alpha=0.6)
+    axes.scatter(*points.T.numpy(), color="tab:red", s=36, depthshade=True)
+    if half_space:
+        axes.scatter(*(-points).T.numpy(), color="tab:pink", s=20, depthshade=True)
+    axes.set_box_aspect((1, 1, 1))
+    axes.set_axis_off()
+    figure.savefig(path, dpi=120, bbox_inches="tight")
+    pyplot.close(figure)
+
+
+def _draw_plotly(points: Tensor, path: Path, half_space: bool) -> None:
+    graph = require("plotly.graph_objects", extra="report")
+    turn = torch.linspace(0, 2 * math.pi, 61, dtype=torch.float64)
+    height = torch.linspace(0, math.pi, 31, dtype=torch.float64)
+    surface = graph.Surface(
+        x=torch.outer(turn.cos(), height.sin()).numpy(),
+        y=torch.outer(turn.sin(), height.sin()).numpy(),
+        z=torch.outer(torch.ones_like(turn), height.cos()).numpy(),
+        opacity=0.3, showscale=False, colorscale=[[0, "#dddddd"], [1, "#dddddd"]], hoverinfo="skip",
+    )  # fmt: skip
+    shown = [(points, "points", "#d62728")] + (
+        [(-points, "mirrored", "#f5a9c1")] if half_space else []
+    )
+    dots = [
+        graph.Scatter3d(
+            x=p[:, 0].numpy(),
+            y=p[:, 1].numpy(),
+            z=p[:, 2].numpy(),
+            mode="markers",
+            name=name,
+            marker={"size": 6, "color": color},
+        )  # fmt: skip
+        for p, name, color in shown
+    ]
+    figure = graph.Figure([surface, *dots])
+    figure.update_layout(scene={"aspectmode": "data", "xaxis_visible": False, "yaxis_visible": False,
+                                "zaxis_visible": False}, margin={"l": 0, "r": 0, "t": 0, "b": 0})  # fmt: skip
+    figure.write_html(path, include_plotlyjs=True)
