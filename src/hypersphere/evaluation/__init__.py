@@ -1,0 +1,105 @@
+"""Evaluation: verification, identification, retrieval, robustness, few-shot, geometry and more.
+
+Every function takes tensors and gives a small dataclass: `print(result)` shows a table,
+`result.to_json(path)` keeps it.
+"""
+
+from __future__ import annotations
+
+from .alignment import SPHEREFACE_TEMPLATE, align_face, similarity_transform
+from .all_pairs import AllPairsResult, all_pairs
+from .attacks import bim, fgsm, pgd, training_loss
+from .classification import (
+    ClassificationResult,
+    ClassMeansResult,
+    ConfidenceResult,
+    class_mean_cosines,
+    classification,
+    confidence_and_hardness,
+)
+from .deepfool import deepfool
+from .detection import Face, YuNet, detect_and_align
+from .features import extract, load_features, model_hash, save_tensors
+from .fewshot import FewShotResult, fewshot
+from .gallery import Gallery, Match
+from .gallery_store import GalleryError
+from .generative import FrechetResult, InceptionResult, frechet_distance, inception_score
+from .geometry import GeometryResult, effective_rank, geometry, neuron_weights, pair_angles
+from .identification import IdentificationResult, identification
+from .imbalance import ImbalanceResult, imbalance
+from .open_set import OpenSetResult, open_set_identification
+from .pairs import PairList, read_pairs
+from .protocols import PROTOCOLS, Protocol
+from .results import Result
+from .retrieval import RetrievalResult, retrieval
+from .robustness import AdversarialTraining, RobustnessResult, attack, robustness
+from .roc import Roc, roc_curve
+from .search import faiss_search, search
+from .templates import concatenate_patches, crop_patch, templates
+from .verification import VerificationResult, verification
+
+__all__ = [
+    "PROTOCOLS",
+    "SPHEREFACE_TEMPLATE",
+    "AdversarialTraining",
+    "AllPairsResult",
+    "ClassMeansResult",
+    "ClassificationResult",
+    "ConfidenceResult",
+    "Face",
+    "FewShotResult",
+    "FrechetResult",
+    "Gallery",
+    "GalleryError",
+    "GeometryResult",
+    "IdentificationResult",
+    "ImbalanceResult",
+    "InceptionResult",
+    "Match",
+    "OpenSetResult",
+    "PairList",
+    "Protocol",
+    "Result",
+    "RetrievalResult",
+    "RobustnessResult",
+    "Roc",
+    "VerificationResult",
+    "YuNet",
+    "align_face",
+    "all_pairs",
+    "attack",
+    "bim",
+    "class_mean_cosines",
+    "classification",
+    "concatenate_patches",
+    "confidence_and_hardness",
+    "crop_patch",
+    "deepfool",
+    "detect_and_align",
+    "effective_rank",
+    "extract",
+    "faiss_search",
+    "fewshot",
+    "fgsm",
+    "frechet_distance",
+    "geometry",
+    "identification",
+    "imbalance",
+    "inception_score",
+    "load_features",
+    "model_hash",
+    "neuron_weights",
+    "open_set_identification",
+    "pair_angles",
+    "pgd",
+    "read_pairs",
+    "retrieval",
+    "robustness",
+    "roc_curve",
+    "save_tensors",
+    "search",
+    "similarity_transform",
+    "templates",
+    "training_loss",
+    "verification",
+]

@@ -1,0 +1,90 @@
+"""Scores of generated pictures by a classifier the user gives (D.7): inception score, Frechet.
+
+The published numbers use one fixed ImageNet network; here any classifier stands in its place, so
+figures compare only with figures from the same classifier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .checks import check_features
+from .results import Result
+
+
+@dataclass
+class InceptionResult(Result):
+    """Inception-style score: mean and deviation over the splits; between 1 and the class count."""
+
+    score: float
+    deviation: float
+    splits: int
+    samples: int
+
+    def rows(self) -> Iterator[Sequence[object]]:
+        yield "inception-style score", f"{self.score:.3f} +- {self.deviation:.3f}"
+        yield "samples", f"{self.samples:,} in {self.splits} splits"
+
+
+def inception_score(logits: Tensor, splits: int = 10) -> InceptionResult:
+    """exp(E_x KL(p(y|x) || p(y))) from the classifier's logits (n, C), per split (Table D.4).
+
+    Certain and varied predictions reach the number of classes; constant ones give 1:
+
+    >>> round(inception_score(100 * torch.eye(4).repeat(5, 1), splits=5).score, 4)
+    4.0
+    """
+    logits = check_features("logits", logits).double()
+    if not 1 <= splits <= len(logits):
+        raise ValueError(f"splits: expected 1 to {len(logits)} (the samples); got {splits}")
+    scores = []
+    for part in logits.log_softmax(1).tensor_split(splits):
+        marginal = torch.logsumexp(part, 0) - torch.tensor(float(len(part))).log()
+        scores.append((part.exp() * (part - marginal)).sum(1).mean().exp())
+    values = torch.stack(scores)
+    deviation = float(values.std()) if splits > 1 else 0.0
+    return InceptionResult(float(values.mean()), deviation, splits, len(logits))
+
+
+@dataclass
+class FrechetResult(Result):
+    """Frechet distance between two sets of features: 0 for equal mean and covariance."""
+
+    distance: float
+    mean_part: float
+    covariance_part: float
+    samples: tuple[int, int]
+
+    def rows(self) -> Iterator[Sequence[object]]:
+        yield "Frechet distance", f"{self.distance:.4f}"
+        yield "  of the means", f"{self.mean_part:.4f}"
+        yield "  of the covariances", f"{self.covariance_part:.4f}"
+        yield "samples", f"{self.samples[0]:,} and {self.samples[1]:,}"
+
+
+def frechet_distance(features_a: Tensor, features_b: Tensor) -> FrechetResult:
+    """|m_a - m_b|^2 + tr(A + B - 2 (A^1/2 B A^1/2)^1/2), A and B the covariances.
+
+    The square roots are symmetric, by eigenvalues, in float64; rank-deficient covariances (fewer
+    samples than dimensions) need no jitter.
+
+    >>> x = torch.randn(100, 3, generator=torch.Generator().manual_seed(0))
+    >>> round(frechet_distance(x, x + 2.0).distance, 4)          # three coordinates moved by 2
+    12.0
+    """
+    a = check_features("features_a", features_a).double()
+    b = check_features("features_b", features_b, a.shape[1]).double()
+    for name, features in (("features_a", a), ("features_b", b)):
+        if len(features) < 2:
+            raise ValueError(f"{name}: a covariance needs at least 2 samples; got {len(features)}")
+    cov_a, cov_b = torch.cov(a.T).reshape(a.shape[1], -1), torch.cov(b.T).reshape(a.shape[1], -1)
+    values, vectors = torch.linalg.eigh(cov_a)
+    root = (vectors * values.clamp(min=0).sqrt()) @ vectors.T
+    cross = torch.linalg.eigvalsh(root @ cov_b @ root).clamp(min=0).sqrt().sum()
+    mean_part = float((a.mean(0) - b.mean(0)).square().sum())
+    covariance_part = max(0.0, float(cov_a.trace() + cov_b.trace() - 2 * cross))
+    return FrechetResult(mean_part + covariance_part, mean_part, covariance_part, (len(a), len(b)))

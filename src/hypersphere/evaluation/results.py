@@ -1,0 +1,139 @@
+"""What every evaluation gives back: a small dataclass that prints as a table and goes to JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def plain(value: Any) -> Any:
+    """`value` as JSON knows it: tensors become lists, NaN and infinities become None."""
+    if isinstance(value, Tensor):
+        return plain(value.tolist())
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Path):
+        return str(value)
+    return value
+
+
+def format_table(rows: Sequence[Sequence[object]], header: Sequence[str] = ()) -> str:
+    """Rows as aligned text, the first column left and the others right.
+
+    >>> print(format_table([("error", "1.20 %"), ("samples", "10000")]))
+    error    1.20 %
+    samples   10000
+    """
+    lines = [[str(cell) for cell in row] for row in ([header, *rows] if header else rows)]
+    if not lines:
+        return ""
+    columns = max(map(len, lines))
+    lines = [line + [""] * (columns - len(line)) for line in lines]
+    widths = [max(len(line[i]) for line in lines) for i in range(columns)]
+    text = []
+    for number, line in enumerate(lines):
+        cells = [line[0].ljust(widths[0])]
+        cells += [cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True)]
+        text.append("  ".join(cells).rstrip())
+        if header and number == 0:
+            text.append("  ".join("-" * width for width in widths))
+    return "\n".join(text)
+
+
+def percent(value: float, digits: int = 2) -> str:
+    """A share as a percentage; what cannot be known is a dash."""
+    return "-" if math.isnan(value) else f"{100 * value:.{digits}f} %"
+
+
+class Result:
+    """Base of the result dataclasses; a subclass says its rows.
+
+    >>> @dataclasses.dataclass
+    ... class Coin(Result):
+    ...     heads: float
+    ...     def rows(self):
+    ...         return [("heads", percent(self.heads))]
+    >>> print(Coin(0.5))
+    heads  50.00 %
+    >>> Coin(0.5).to_dict()
+    {'kind': 'Coin', 'heads': 0.5}
+    """
+
+    def rows(self) -> Iterable[Sequence[object]]:
+        """The lines of the printed table."""
+        raise NotImplementedError
+
+    def header(self) -> Sequence[str]:
+        """Column titles; none for a plain list of name and value."""
+        return ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything the result holds, in types that JSON knows; `kind` names the class."""
+        return {"kind": type(self).__name__, **plain(self)}
+
+    def to_json(self, path: str | Path) -> Path:
+        """Write `to_dict()` to `path` and return it."""
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(self.to_dict(), indent=1) + "\n")
+        return path
+
+    def __str__(self) -> str:
+        return format_table(list(self.rows()), self.header())
+
+
+def mean_interval(samples: Tensor, confidence: float = 0.95) -> tuple[float, float]:
+    """Mean and half width of its confidence interval, t_{n-1} s / sqrt(n) (Student).
+
+    >>> mean, half = mean_interval(torch.tensor([1.0, 2.0, 3.0]))
+    >>> round(mean, 3), round(half, 3)
+    (2.0, 2.484)
+    """
+    n = samples.numel()
+    values = samples.double()
+    if n < 2:
+        return float(values.mean()), math.nan
+    half = student_quantile(n - 1, 0.5 + confidence / 2) * float(values.std()) / math.sqrt(n)
+    return float(values.mean()), half
+
+
+def student_quantile(degrees: int, probability: float) -> float:
+    """Quantile of Student's t for `probability` > 1/2, good to 1e-6.
+
+    With t = sqrt(v) tan(phi) the density is proportional to cos(phi)^(v-1), smooth on [0, pi/2].
+
+    >>> round(student_quantile(9, 0.975), 4)
+    2.2622
+    """
+    phi = torch.linspace(0, math.pi / 2, 100_001, dtype=torch.float64)
+    mass = torch.cumulative_trapezoid(phi.cos().clamp(min=0) ** (degrees - 1), phi)
+    target = float(mass[-1]) * (2 * probability - 1)
+    i = int(torch.searchsorted(mass, torch.tensor(target, dtype=torch.float64)))
+    low = float(mass[i - 1]) if i else 0.0
+    share = (target - low) / (float(mass[i]) - low)
+    return math.sqrt(degrees) * math.tan(float(phi[i]) + share * float(phi[1]))
+
+
+def wilson_interval(successes: float, trials: int, z: float = 1.959964) -> tuple[float, float]:
+    """95 % interval of a proportion, meaningful even at 0 and 1.
+
+    >>> tuple(round(v, 3) for v in wilson_interval(10, 10))
+    (0.722, 1.0)
+    """
+    p, zz = successes / trials, z * z
+    centre = (p + zz / (2 * trials)) / (1 + zz / trials)
+    half = z / (1 + zz / trials) * math.sqrt(p * (1 - p) / trials + zz / (4 * trials * trials))
+    return max(0.0, centre - half), min(1.0, centre + half)
