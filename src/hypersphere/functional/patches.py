@@ -46,6 +46,9 @@ def patch_norm(
     >>> patch_norm(torch.ones(1, 4, 2, 2), kernel_size=2)
     tensor([[[[4.]]]])
     """
+    if torch.is_autocast_enabled(x.device.type):  # which would run the box filter in 16 bits
+        with torch.autocast(x.device.type, enabled=False):
+            return patch_norm(x, kernel_size, stride, padding, dilation, groups)
     sizes = [kernel_size] if isinstance(kernel_size, int) else list(kernel_size)
     spatial = len(sizes) if len(sizes) > 1 else max(x.ndim - 2, 1)
     sizes = sizes * spatial if len(sizes) == 1 else sizes

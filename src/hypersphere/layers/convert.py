@@ -1,0 +1,250 @@
+"""Swap the layers of any model for decoupled ones in place, weights kept, and back (4.4.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
+from typing import Any, NamedTuple
+
+from torch import nn
+from torch.nn import functional as F
+
+from ..functional.decoupled import Weighted
+from .angular import Angular, make_angular
+from .decoupled import (
+    AngularLike,
+    DecoupledConv1d,
+    DecoupledConv2d,
+    DecoupledConv3d,
+    DecoupledLayer,
+    DecoupledLinear,
+    RescaleLike,
+)
+from .magnitude import Magnitude, make_magnitude
+
+__all__ = ["Swap", "convert", "revert"]
+
+_DECOUPLED: dict[type[nn.Module], type[nn.Module]] = {
+    nn.Conv1d: DecoupledConv1d,
+    nn.Conv2d: DecoupledConv2d,
+    nn.Conv3d: DecoupledConv3d,
+    nn.Linear: DecoupledLinear,
+}
+_LAYERS = tuple(_DECOUPLED)
+SHORTCUTS = ("*downsample*", "*shortcut*", "*skip*", "*projection*")
+
+
+class Swap(NamedTuple):
+    """One line of the account: a layer's name, what it was, what it is now, or why it stayed."""
+
+    name: str
+    before: str
+    after: str
+    reason: str
+
+
+def convert(
+    model: nn.Module,
+    magnitude: str | Magnitude = "sphere",
+    angular: AngularLike = "cosine",
+    weighted: Weighted | None = None,
+    rescale: RescaleLike = False,
+    skip: Sequence[str] = (),
+    shortcuts: bool = True,
+    linear: bool = False,
+    shortcut_names: Sequence[str] = SHORTCUTS,
+    verbose: bool = True,
+) -> nn.Module:
+    """Make every convolution (and, with linear=True, linear layer) of a model decoupled, in place.
+
+    The new layers hold the very parameters of the old ones, so a pretrained network becomes the
+    start of a decoupled one (4.4.3), and an optimizer made before goes on working. Layers whose
+    weight is computed (parametrizations, attention projections) and other subclasses are left.
+
+    magnitude, angular, weighted, rescale: as in DecoupledConv2d. An instance is copied for each
+    layer, except SigmoidAngular(learnable=True, share="network"), which all of them share.
+    skip: names of modules to leave, with everything below them; patterns as in file names:
+    "fc", "layer1.*.conv1", "*.attn".
+    shortcuts: False leaves the 1x1 convolutions on shortcuts plain (SphereResNet v2 of 3.4.6), True
+    converts them too (v1). They are told by `shortcut_names`.
+    verbose: print what was swapped and what was not. Returns the model (a new layer if the model
+    is itself a layer).
+
+    >>> net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8, 2))
+    >>> net = convert(net, "tanh")
+    layer  before             after
+    0      Conv2d(3, 8, 3x3)  DecoupledConv2d(tanh, cosine)
+    3      Linear(8, 2)       stays: linear=False
+    """
+    if isinstance(skip, str):
+        raise TypeError(f"skip expects a sequence of names, got the string {skip!r}")
+    magnitude, angular = make_magnitude(magnitude), make_angular(angular)
+    account: list[Swap] = []
+    swapped: dict[int, nn.Module] = {}
+
+    def swap(layer: nn.Module, name: str) -> nn.Module | None:
+        if id(layer) in swapped:  # one layer under two names stays one layer
+            return swapped[id(layer)]
+        reason = _reason_to_stay(layer, name, skip, shortcuts, linear, shortcut_names)
+        if reason is None:
+            new = _decoupled_twin(layer, magnitude, angular, weighted, rescale)
+            swapped[id(layer)] = new
+            after = f"{type(new).__name__}({magnitude.kind}, {_name(angular.kind)})"
+            account.append(Swap(name, _describe(layer), after, ""))
+            return new
+        account.append(Swap(name, _describe(layer), "", reason))
+        return None
+
+    model = _replace(model, swap)
+    unused = [p for p in skip if not any(_matches(n, [p]) for n, _ in model.named_modules())]
+    if verbose:
+        _print(account, unused)
+    return model
+
+
+def revert(model: nn.Module, verbose: bool = True) -> nn.Module:
+    """Make every decoupled layer of a model the plain torch layer again, in place, weights kept.
+
+    What only the operator had (k, radius, rescaling) is dropped. Outputs stay the same only where
+    the operator was a plain inner product: linear magnitude, cosine, linear weighting.
+
+    >>> net = revert(convert(nn.Sequential(nn.Conv2d(3, 8, 3)), verbose=False))
+    layer  before                           after
+    0      DecoupledConv2d(sphere, cosine)  Conv2d(3, 8, 3x3)
+    """
+    account: list[Swap] = []
+    swapped: dict[int, nn.Module] = {}
+
+    def swap(layer: nn.Module, name: str) -> nn.Module | None:
+        if not isinstance(layer, tuple(_DECOUPLED.values())):
+            return None
+        if id(layer) not in swapped:
+            new = swapped[id(layer)] = _plain_twin(layer)
+            account.append(Swap(name, _describe(layer), _describe(new), ""))
+        return swapped[id(layer)]
+
+    model = _replace(model, swap)
+    if verbose:
+        _print(account, [])
+    return model
+
+
+def _replace(model: nn.Module, swap: Callable[[nn.Module, str], nn.Module | None]) -> nn.Module:
+    if isinstance(model, _LAYERS):
+        return swap(model, "") or model
+    for prefix, parent in list(model.named_modules()):
+        for name, child in list(parent._modules.items()):
+            if isinstance(child, _LAYERS):
+                new = swap(child, f"{prefix}.{name}" if prefix else name)
+                if new is not None:
+                    parent._modules[name] = new
+        if isinstance(parent, nn.TransformerEncoderLayer):
+            _choose_path(parent)
+    return model
+
+
+def _reason_to_stay(
+    layer: nn.Module,
+    name: str,
+    skip: Sequence[str],
+    shortcuts: bool,
+    linear: bool,
+    shortcut_names: Sequence[str],
+) -> str | None:
+    if _matches(name, skip):
+        return "in skip"
+    if isinstance(layer, tuple(_DECOUPLED.values())):
+        return "decoupled already"
+    if type(layer) not in _DECOUPLED or "weight" not in layer._parameters:
+        return f"{type(layer).__name__} is more than a plain layer"
+    if isinstance(layer, nn.Linear):
+        return None if linear else "linear=False"
+    pointwise = all(size == 1 for size in layer.kernel_size)  # type: ignore[union-attr]
+    if pointwise and not shortcuts and _matches(name, shortcut_names):
+        return "1x1 shortcut"
+    return None
+
+
+def _decoupled_twin(
+    layer: nn.Module,
+    magnitude: Magnitude,
+    angular: Angular,
+    weighted: Weighted | None,
+    rescale: RescaleLike,
+) -> nn.Module:
+    new = _DECOUPLED[type(layer)](
+        **_arguments(layer),
+        magnitude=magnitude,
+        angular=angular,
+        weighted=weighted,
+        rescale=rescale,
+    )
+    return _take_over(new, layer)
+
+
+def _plain_twin(layer: nn.Module) -> nn.Module:
+    plain = next(base for base in type(layer).__mro__ if base in _DECOUPLED)
+    return _take_over(plain(**_arguments(layer)), layer)
+
+
+def _arguments(layer: nn.Module) -> dict[str, Any]:
+    names = ["in_features", "out_features"]
+    if not isinstance(layer, nn.Linear):
+        names = ["in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation"]
+        names += ["groups", "padding_mode"]
+    weight = layer.weight
+    return {name: getattr(layer, name) for name in names} | {
+        "bias": layer.bias is not None,
+        "device": weight.device,
+        "dtype": weight.dtype,
+    }
+
+
+def _take_over(new: nn.Module, old: nn.Module) -> nn.Module:
+    """Give new the parameters, the mode and the forward hooks of old."""
+    new.weight, new.bias = old.weight, old.bias
+    new._forward_hooks, new._forward_pre_hooks = old._forward_hooks, old._forward_pre_hooks
+    return new.train(old.training)
+
+
+def _choose_path(layer: nn.TransformerEncoderLayer) -> None:
+    """In evaluation torch would compute w^T x from the weights, past our layers; forbid it."""
+    decoupled = isinstance(layer.linear1, DecoupledLinear) or isinstance(
+        layer.linear2, DecoupledLinear
+    )
+    if decoupled:
+        layer.activation_relu_or_gelu = 0
+    elif layer.activation_relu_or_gelu == 0:
+        layer.activation_relu_or_gelu = {F.relu: 1, F.gelu: 2}.get(layer.activation, 0)
+
+
+def _matches(name: str, patterns: Sequence[str]) -> bool:
+    """Whether a pattern fits the name or that of a module it lies in."""
+    parts = name.split(".")
+    prefixes = [".".join(parts[: i + 1]) for i in range(len(parts))]
+    return any(fnmatchcase(prefix, pattern) for prefix in prefixes for pattern in patterns)
+
+
+def _describe(layer: nn.Module) -> str:
+    if isinstance(layer, DecoupledLayer):
+        op = layer.operator
+        return f"{type(layer).__name__}({op.magnitude.kind}, {_name(op.angular.kind)})"
+    if isinstance(layer, nn.Linear):
+        return f"{type(layer).__name__}({layer.in_features}, {layer.out_features})"
+    assert isinstance(layer, (nn.Conv1d, nn.Conv2d, nn.Conv3d))
+    size = "x".join(map(str, layer.kernel_size))
+    return f"{type(layer).__name__}({layer.in_channels}, {layer.out_channels}, {size})"
+
+
+def _name(angular: object) -> str:
+    return angular if isinstance(angular, str) else getattr(angular, "__name__", "custom")
+
+
+def _print(account: Sequence[Swap], unused: Sequence[str]) -> None:
+    rows = [("layer", "before", "after")]
+    rows += [(s.name or "(the model)", s.before, s.after or f"stays: {s.reason}") for s in account]
+    widths = [max(len(row[i]) for row in rows) for i in range(2)]
+    for name, before, after in rows:
+        print(f"{name:{widths[0]}}  {before:{widths[1]}}  {after}")
+    for pattern in unused:
+        print(f"no module is called {pattern!r}, as skip has it")

@@ -1,0 +1,92 @@
+"""The operator a decoupled layer applies: magnitude, angular activation, weighting, rescaling."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from ..functional.decoupled import Weighted, check_weighted
+from .angular import Angular, make_angular
+from .magnitude import Magnitude, make_magnitude
+
+__all__ = ["Operator", "Rescale"]
+
+
+class Rescale(nn.Module):
+    """beta F + gamma, the rescaling of SphereNorm (3.2.5); learned for each filter, or fixed."""
+
+    def __init__(self, beta: float = 1.0, gamma: float = 0.0, learnable: bool = True) -> None:
+        super().__init__()
+        self.start, self.learnable = (float(beta), float(gamma)), learnable
+        if learnable:
+            self.beta: Tensor = nn.Parameter(torch.tensor(self.start[0]))
+            self.gamma: Tensor = nn.Parameter(torch.tensor(self.start[1]))
+        else:
+            self.register_buffer("beta", torch.tensor(self.start[0]), persistent=False)
+            self.register_buffer("gamma", torch.tensor(self.start[1]), persistent=False)
+
+    def bind(self, filters: int) -> Rescale:
+        """The rescaling as a layer of so many filters holds it: one beta and gamma for each."""
+        bound = copy.deepcopy(self)
+        for name in ("beta", "gamma"):
+            value = getattr(bound, name).detach().expand(filters).clone()
+            setattr(bound, name, nn.Parameter(value) if self.learnable else value)
+        return bound
+
+    def extra_repr(self) -> str:
+        return f"beta={self.start[0]:g}, gamma={self.start[1]:g}, learnable={self.learnable}"
+
+
+class Operator(nn.Module):
+    """h(|w|, |x|) g(theta), Eq. 4.3, as the objects that make it and their few parameters.
+
+    magnitude, angular: a name or an instance; angular may also be any callable of cos(theta).
+    weighted: None, "linear" (4.3.5), "nonlinear" (4.15), "nonlinear_separate" (4.16).
+    rescale: False; True for learned beta and gamma from 1 and 0; a pair of fixed numbers
+    (beta, gamma); or a Rescale.
+    """
+
+    def __init__(
+        self,
+        filters: int,
+        magnitude: str | Magnitude = "sphere",
+        angular: str | Angular | Callable[[Tensor], Tensor] = "cosine",
+        weighted: Weighted | None = None,
+        rescale: bool | tuple[float, float] | Rescale = False,
+    ) -> None:
+        super().__init__()
+        self.magnitude = make_magnitude(magnitude).bind(filters)
+        self.angular = make_angular(angular).bind(filters)
+        check_weighted(weighted, self.magnitude.kind)
+        self.weighted = weighted
+        if isinstance(rescale, tuple):
+            rescale = Rescale(*rescale, learnable=False)
+        if rescale is True:
+            rescale = Rescale()
+        self.rescale = rescale.bind(filters) if isinstance(rescale, Rescale) else None
+
+    @property
+    def uses_batch_norms(self) -> bool:
+        """Whether this pass needs all patch norms before the radius is known (Eq. C.1-C.3)."""
+        return self.magnitude.learns_radius and self.training
+
+    @property
+    def bounded(self) -> bool:
+        """Whether |f(w, x)| stays below a constant for all w and x, given |g| <= 1 (4.3.2)."""
+        return self.magnitude.bounded and self.weighted != "linear"
+
+    @property
+    def smooth(self) -> bool:
+        """Whether the magnitude is differentiable for all |x| > 0 (4.3.2)."""
+        return self.magnitude.smooth
+
+    @property
+    def radius(self) -> Tensor | float:
+        """The operator radius in units of |x|, one a filter if learned; 0 for none (4.3.2)."""
+        return self.magnitude.radius
+
+    def extra_repr(self) -> str:
+        return "" if self.weighted is None else f"weighted={self.weighted!r}"

@@ -1,0 +1,116 @@
+"""Training helpers of 4.4: weight projection, weighted gradients, what not to decay.
+
+The output of an unweighted operator does not depend on |w|, but its gradient does: it is that of
+the direction divided by |w| (Eq. 4.17), so filters that grow stop learning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from .decoupled import (
+    DecoupledConv1d,
+    DecoupledConv2d,
+    DecoupledConv3d,
+    DecoupledLayer,
+    DecoupledLinear,
+)
+from .operator import Operator
+
+__all__ = ["GradientHandle", "parameter_groups", "project_weights", "weighted_gradients"]
+
+_LAYERS = (DecoupledConv1d, DecoupledConv2d, DecoupledConv3d, DecoupledLinear)
+
+
+@torch.no_grad()
+def project_weights(model: nn.Module, radius: float = 1.0) -> int:
+    """w <- radius w / |w| for every filter whose length does not enter the output (4.4.1).
+
+    Call it every so many steps. Weighted layers are left, for their length is part of the
+    function; so are zero filters. The larger the radius, the smaller the gradients. Returns the
+    number of layers projected.
+
+    >>> layer = DecoupledLinear(4, 3)
+    >>> project_weights(layer), layer.weight.detach().norm(dim=1).round(decimals=5)
+    (1, tensor([1., 1., 1.]))
+    """
+    if not radius > 0:
+        raise ValueError(f"project_weights expects radius > 0, got {radius}")
+    layers = list(_unweighted(model))
+    for layer in layers:
+        length = _lengths(layer.weight)
+        layer.weight.mul_(torch.where(length > 0, radius / length, 1.0))
+    return len(layers)
+
+
+class GradientHandle:
+    """What :func:`weighted_gradients` has hooked; `remove()` takes it off again."""
+
+    def __init__(self, handles: list[RemovableHandle]) -> None:
+        self.handles = handles
+
+    def remove(self) -> None:
+        for handle in self.handles:
+            handle.remove()
+        self.handles = []
+
+
+def weighted_gradients(model: nn.Module) -> GradientHandle:
+    """Multiply the gradient of every unweighted filter by |w|, Eq. 4.18, until removed.
+
+    The update then has the size it would have at |w| = 1. Unlike weight projection, the same
+    update turns a long filter less than a short one (C.7).
+
+    >>> layer = DecoupledLinear(2, 1)
+    >>> handle = weighted_gradients(layer)
+    >>> handle.remove()
+    """
+    return GradientHandle(
+        [layer.weight.register_hook(_Weigh(layer.weight)) for layer in _unweighted(model)]
+    )
+
+
+class _Weigh:
+    def __init__(self, weight: Tensor) -> None:
+        self.weight = weight
+
+    def __call__(self, grad: Tensor) -> Tensor:
+        return grad * _lengths(self.weight.detach())
+
+
+def parameter_groups(model: nn.Module, weight_decay: float = 5e-4) -> list[dict[str, Any]]:
+    """Two groups for an optimizer: with weight decay, and without.
+
+    Without: k, the radius, the rescaling, and the filters whose length does not enter the output
+    (3.2.4, 4.5). With: everything else.
+
+    >>> net = nn.Sequential(DecoupledConv2d(3, 8, 3), nn.Flatten(), nn.Linear(8, 2))
+    >>> [len(group["params"]) for group in parameter_groups(net)]
+    [2, 1]
+    """
+    free = {id(p) for m in model.modules() if isinstance(m, Operator) for p in m.parameters()} | {
+        id(layer.weight) for layer in _unweighted(model)
+    }
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    groups = [
+        {"params": [p for p in parameters if id(p) not in free], "weight_decay": weight_decay},
+        {"params": [p for p in parameters if id(p) in free], "weight_decay": 0.0},
+    ]
+    return [group for group in groups if group["params"]]
+
+
+def _unweighted(model: nn.Module) -> Iterator[DecoupledLayer]:
+    """Layers that see only directions, except those whose weight is computed (parametrized)."""
+    for layer in model.modules():
+        own_weight = "weight" in layer._parameters
+        if isinstance(layer, _LAYERS) and own_weight and layer.operator.weighted is None:
+            yield layer
+
+
+def _lengths(weight: Tensor) -> Tensor:
+    return weight.flatten(1).norm(dim=1).reshape(-1, *[1] * (weight.ndim - 1))

@@ -1,0 +1,68 @@
+"""E|x| of Eq. C.1-C.3: the mean patch norm, of the batch in training, running in evaluation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, distributed, nn
+
+__all__ = ["RunningNorm"]
+
+
+class RunningNorm(nn.Module):
+    """Mean of the patch norms of one layer, as BatchNorm keeps its mean.
+
+    In training: the mean of the batch, through which gradients flow, and the running mean moves
+    towards it by `momentum` (at first faster, so that it is the plain mean of the first batches).
+    In evaluation: the running mean. sync=True takes batch means over all processes, so that a
+    batch split over processes gives the same outputs and gradients as in one piece.
+
+    >>> mean = RunningNorm(momentum=0.5)
+    >>> mean(torch.tensor([1.0, 3.0])), mean.mean
+    (tensor(2.), tensor(2.))
+    """
+
+    mean: Tensor
+    batches: Tensor
+
+    def __init__(self, momentum: float = 0.1, sync: bool = False) -> None:
+        super().__init__()
+        if not 0 < momentum <= 1:
+            raise ValueError(f"momentum is the weight of a new batch, in (0, 1]; got {momentum}")
+        self.momentum, self.sync = momentum, sync
+        self.register_buffer("mean", torch.ones(()))
+        self.register_buffer("batches", torch.zeros((), dtype=torch.long))
+
+    def forward(self, norm: Tensor) -> Tensor:
+        if not self.training:
+            return self.mean
+        total, count = norm.sum(), norm.new_tensor(float(norm.numel()))
+        if self.sync and distributed.is_available() and distributed.is_initialized():
+            total, count = _SumOverProcesses.apply(total), _SumOverProcesses.apply(count)
+        mean = total / count.clamp_min(1)
+        seen = mean > 0
+        with torch.no_grad():  # an empty or an all-zero batch has no scale to tell
+            self.batches += seen
+            weight = (1 / self.batches.clamp_min(1)).clamp_min(self.momentum) * seen
+            self.mean += weight * (mean.to(self.mean.dtype) - self.mean)
+        return torch.where(seen, mean, torch.ones_like(mean))
+
+    def extra_repr(self) -> str:
+        return f"momentum={self.momentum:g}, sync={self.sync}"
+
+
+class _SumOverProcesses(torch.autograd.Function):
+    """All-reduce whose backward is one too: the losses of all processes depend on the sum."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor) -> Tensor:  # type: ignore[override]
+        value = value.clone()
+        distributed.all_reduce(value)
+        return value
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override]
+        grad = grad.clone()
+        distributed.all_reduce(grad)
+        return grad
