@@ -63,12 +63,9 @@ def _list() -> str:
 
 
 def _show(name: str, options: dict[str, object], batch: int) -> str:
-    import torch
-
     from ..models import count_parameters, create, entry, layer_rows
 
-    with torch.device("meta"):  # shapes and counts need no memory
-        model = create(name, **options)
+    model = create(name, **options)
     rows = [
         (row.name, row.kind, " x ".join(map(str, row.shape)), f"{row.parameters:,}")
         for row in layer_rows(model, batch)

@@ -29,13 +29,13 @@ class Autoencoder(Backbone):
     - "norm": |w| |x|, the magnitude alone.
 
     ``rescale`` multiplies the last two by one number for the whole batch, so that their root mean
-    square is that of the product. It tells the decoder nothing about the image, but keeps it in
-    its range. Fig. 1.1 gives no sizes; the encoder takes the operator of the style, the decoder
-    is always plain.
+    square is that of the product: the decoder stays in the range it was trained for and learns
+    nothing about the single image from it. Fig. 1.1 gives no sizes and does not say how angles are
+    fed to the decoder. The encoder takes the operator of the style, the decoder is always plain.
 
     >>> net = Autoencoder(image_size=8, widths=(4,), features=2)
     >>> image = torch.rand(3, 1, 8, 8)
-    >>> cosines = net.encode(image, emit="angle")
+    >>> cosines = net.encode(image, emit="angle", rescale=False)
     >>> net.decode(cosines).shape, cosines.abs().max().item() <= 1 + 1e-6
     (torch.Size([3, 1, 8, 8]), True)
     """
@@ -82,7 +82,7 @@ class Autoencoder(Backbone):
         self.out_features = features * sizes[-1][0] * sizes[-1][1]
         initialize(self)
 
-    def encode(self, x: Tensor, emit: str = "product", rescale: bool = False) -> Tensor:
+    def encode(self, x: Tensor, emit: str = "product", rescale: bool = True) -> Tensor:
         """The latent map (B, features, h, w): inner products, cosines or norms."""
         if emit not in EMISSIONS:
             raise unknown("emission", emit, EMISSIONS)
@@ -94,7 +94,8 @@ class Autoencoder(Backbone):
         plain, norms = self._product_and_norms(x)
         emitted = norms if emit == "norm" else plain / norms.clamp_min(1e-12)
         if rescale:
-            emitted = emitted * (product.square().mean() / emitted.square().mean()).sqrt()
+            power = emitted.square().mean().clamp_min(torch.finfo(emitted.dtype).tiny)
+            emitted = emitted * (product.square().mean() / power).sqrt()
         return emitted
 
     def _product_and_norms(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -111,7 +112,7 @@ class Autoencoder(Backbone):
         """An image (B, in_channels, H, W) from a latent map."""
         return self.squash(self.decoder(latent))
 
-    def forward(self, x: Tensor, emit: str = "product", rescale: bool = False) -> Tensor:
+    def forward(self, x: Tensor, emit: str = "product", rescale: bool = True) -> Tensor:
         return self.decode(self.encode(x, emit, rescale))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import difflib
 import functools
 import inspect
@@ -16,6 +15,7 @@ from torch import Tensor, nn
 
 OPERATORS = ("plain", "sphere", "ball", "tanh", "linear", "segmented", "log", "mixed")
 ANGULARS = ("linear", "cosine", "sigmoid", "square_cosine")
+SHARES = ("filter", "layer", "network")
 NORMS = ("batch", "none")
 ACTIVATIONS = ("relu", "prelu", "leaky_relu", "none")
 _NORM_LAYERS = {0: nn.BatchNorm1d, 1: nn.BatchNorm1d, 2: nn.BatchNorm2d}
@@ -37,8 +37,9 @@ class Style:
       "tanh" "linear" "segmented" "log" "mixed") or an instance of one (Eq. 4.4-4.10), copied for
       each layer; a layer class such as ``SphereConv2d``, used wherever it is a subclass of the
       plain layer; or a function ``make(plain_class, *arguments, **options)`` giving the layer.
-    - ``angular``: the angular activation g (Eq. 4.11-4.14) of decoupled layers, a name or an
-      instance.
+    - ``angular``: the angular activation g (Eq. 4.11-4.14) of decoupled layers, a name, an instance
+      or a function of cos(theta). ``k`` is the curvature of the sigmoid, ``learn_k`` learns it per
+      "filter", "layer" or "network".
     - ``norm``: "batch" or "none". ``activation``: "relu" "prelu" "leaky_relu" (slope 0.1) "none".
     - ``weighted``, ``rescale``: handed to the decoupled layers (Eq. 4.15, 4.16; Sec. 3.2.5).
 
@@ -54,6 +55,8 @@ class Style:
     angular: Any = "cosine"
     norm: str = "batch"
     activation: str = "relu"
+    k: float | None = None
+    learn_k: str | None = None
     weighted: str | None = None
     rescale: bool = False
 
@@ -66,6 +69,23 @@ class Style:
             raise unknown("norm", self.norm, NORMS)
         if self.activation not in ACTIVATIONS:
             raise unknown("activation", self.activation, ACTIVATIONS)
+        if self.learn_k is not None and self.learn_k not in SHARES:
+            raise unknown("learn_k", self.learn_k, SHARES)
+        if (self.k is not None or self.learn_k) and self.angular != "sigmoid":
+            raise ValueError(
+                "k and learn_k belong to angular='sigmoid' (Eq. 4.13); "
+                f"got angular={self.angular!r}"
+            )
+
+    @functools.cached_property
+    def _angular(self) -> Any:
+        # Made once a network: a curvature shared by all layers is the parameter of one object.
+        if self.k is None and self.learn_k is None:
+            return self.angular
+        from ..layers import SigmoidAngular
+
+        given = {} if self.k is None else {"k": self.k}
+        return SigmoidAngular(**given, learnable=bool(self.learn_k), share=self.learn_k or "layer")
 
     @property
     def plain(self) -> bool:
@@ -89,8 +109,8 @@ class Style:
         return getattr(layers, "Decoupled" + layer.__name__)(
             *arguments,
             **options,
-            magnitude=operator if isinstance(operator, str) else copy.deepcopy(operator),
-            angular=self.angular if _shared(self.angular) else copy.deepcopy(self.angular),
+            magnitude=operator,  # the layers copy what they must not share
+            angular=self._angular,
             weighted=self.weighted,
             rescale=self.rescale,
         )
@@ -157,11 +177,6 @@ class Style:
 
 DEFAULT = Style()
 UNNORMALIZED = Style(norm="none")
-
-
-def _shared(angular: Any) -> bool:
-    """One angular activation for the whole network: a name, or a k shared by all layers."""
-    return isinstance(angular, str) or getattr(angular, "share", None) == "network"
 
 
 class Backbone(nn.Module):

@@ -96,12 +96,10 @@ class GCN(Backbone):
         return adjacency @ self.output(self.dropout(x))
 
     def example_inputs(self, batch: int = 2) -> tuple[Tensor, ...]:
-        """`batch` nodes on a ring."""
-        ring = torch.arange(batch, device="cpu")
-        edges = torch.stack([torch.cat([ring, ring.roll(1)]), torch.cat([ring.roll(1), ring])])
-        adjacency = normalized_adjacency(edges, batch).to_dense()
+        """`batch` nodes, each joined with every other: all entries of A^ are equal."""
         device = next(self.parameters()).device
-        return torch.zeros(batch, *self.input_shape, device=device), adjacency.to(device)
+        adjacency = torch.full((batch, batch), 1.0 / batch, device=device)
+        return torch.zeros(batch, *self.input_shape, device=device), adjacency
 
 
 register(

@@ -127,7 +127,7 @@ class PointNet(Backbone):
         return self._run(points)[0]
 
     def features_and_penalty(self, points: Tensor) -> tuple[Tensor, Tensor]:
-        """Features, and penalty_weight / 2 * sum of |A A^T - I|^2 over the batch (0 without T-Nets)."""
+        """Features, and penalty_weight / 2 * sum of |A A^T - I|^2 over the batch (or 0)."""
         features, turn = self._run(points)
         if turn is None:
             return features, features.new_zeros(())
