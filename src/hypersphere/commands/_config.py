@@ -22,9 +22,19 @@ from hypersphere.training.parts import REQUIRED, options, unknown_name
 
 __all__ = ["ConfigError", "read", "load_file", "dump", "split_spec"]
 
-FIXED = ("data", "optimizer", "schedule", "train", "fabric", "run", "thesis")
+FIXED = (
+    "data",
+    "optimizer",
+    "schedule",
+    "train",
+    "few_shot",
+    "gan",
+    "fabric",
+    "run",
+    "thesis",
+)
 NAMED = ("regularizers", "hooks")
-FREE = ("data.options", "head.annealing")  # dictionaries whose keys the constructor checks
+FREE = ("data.options", "head.annealing", "gan.generator")  # dictionaries whose keys the constructor checks
 DEFAULT_NAMES = {"model": "cnn9", "head": "softmax"}
 
 
@@ -100,8 +110,8 @@ def read(
     if spec is not None:
         path, chosen = split_spec(spec)
         settings = load_file(path, [*chosen, *variants])
-    settings = _without_nulls(settings)
     overrides = _overrides(arguments)
+    settings = _without_nulls(_remove(settings, overrides))
     chosen_names = _names(settings, overrides)
     parser, known = _parser(prog, chosen_names)
     flat = dict(_flatten(settings, known))
@@ -120,7 +130,8 @@ def help_text(spec: str | None, arguments: Sequence[str], prog: str, defaults: A
     if spec is not None:
         path, chosen = split_spec(spec)
         settings = load_file(path, chosen)
-    named = _names(_without_nulls(settings), _overrides(arguments))
+    overrides = _overrides(arguments)
+    named = _names(_without_nulls(_remove(settings, overrides)), overrides)
     parser, _ = _parser(prog, named)
     return parser.format_help()
 
@@ -169,17 +180,13 @@ def _names(settings: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[st
         if not isinstance(value, Mapping):
             raise ConfigError(f"{section} is a section of names, each with options; got {value!r}")
         names = dict.fromkeys(value)
-        for key, given in overrides.items():
+        for key in overrides:
             parts = key.split(".")
             if parts[0] == section and len(parts) > 1:
                 names[parts[1]] = None
-                if len(parts) == 2 and given in ("null", "None"):
-                    names.pop(parts[1])
         chosen[section] = list(names)
     rotated = settings.get("rotate") is not None
-    chosen["rotate"] = (rotated or any(k.startswith("rotate.") for k in overrides)) and (
-        overrides.get("rotate") != "null"
-    )
+    chosen["rotate"] = rotated or any(k.startswith("rotate.") for k in overrides)
     return chosen
 
 
@@ -263,6 +270,20 @@ def _is_mapping(hint: Any) -> bool:
 
 def _token(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
+
+
+def _remove(settings: Mapping[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
+    """`--regularizers.mhe null`, `--rotate null`: take the thing out of both."""
+    kept = dict(settings)
+    for key in [k for k, v in overrides.items() if v in ("null", "None")]:
+        section, _, name = key.partition(".")
+        if section in NAMED and name and "." not in name:
+            kept[section] = {k: v for k, v in (kept.get(section) or {}).items() if k != name}
+            del overrides[key]
+        elif key == "rotate":
+            kept.pop("rotate", None)
+            del overrides[key]
+    return kept
 
 
 def _without_nulls(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from hypersphere.training.config import (
 )
 from hypersphere.training.diagnose import NotFinite
 from hypersphere.training.distributed import make_fabric, synchronize
-from hypersphere.training.job import Outcome, prepare, train
+from hypersphere.training.job import Outcome, load_net, prepare, train
 from hypersphere.training.loop import Player, Run, Settings, fit
 from hypersphere.training.monitors import Monitor, layer_angles, layer_energies
 from hypersphere.training.optimizers import make_optimizer, parameter_groups
@@ -49,6 +49,7 @@ __all__ = [
     "layer_angles",
     "layer_energies",
     "load_checkpoint",
+    "load_net",
     "make_fabric",
     "make_optimizer",
     "parameter_groups",

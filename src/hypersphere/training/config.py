@@ -6,11 +6,12 @@ of that thing's own constructor; the fixed sections are the dataclasses below.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from typing import Any, Literal, Optional, Union
 
 __all__ = ["Config", "DataConfig", "OptimizerConfig", "ScheduleConfig", "TrainConfig"]
-__all__ += ["FabricConfig", "RunConfig", "ThesisConfig"]
+__all__ += ["FabricConfig", "RunConfig", "ThesisConfig", "FewShotConfig", "GanConfig"]
 
 
 @dataclass
@@ -60,6 +61,7 @@ class OptimizerConfig:
         eps: of Adam and AdamW
         weight_decay: on the neurons; never on rotations, k, radii and scales
         rotation_lr: learning rate of rotations, if another
+        head_weight_decay: weight decay of the head, if another
         iterations: Newton steps of OGD
     """
 
@@ -72,6 +74,7 @@ class OptimizerConfig:
     eps: float = 1e-8
     weight_decay: float = 0.0
     rotation_lr: Optional[float] = None
+    head_weight_decay: Optional[float] = None
     iterations: int = 2
 
 
@@ -135,6 +138,50 @@ class TrainConfig:
     deterministic: bool = False
     threads: Optional[int] = None
     quiet: bool = False
+
+
+@dataclass
+class FewShotConfig:
+    """Episodes of new classes after pretraining (F.3); for task few_shot.
+
+    Args:
+        methods: baseline, baseline++ and nearest_mean, each evaluated on the same episodes
+        way: classes in an episode
+        shot: samples of each class to learn from
+        queries: samples of each class to test on
+        episodes: their number at the end; tests on the way take 100 with nearest_mean
+        epochs: of fine-tuning the new classifier in each episode
+        lr: of that fine-tuning
+        batch_size: of that fine-tuning
+        scale: c of baseline++
+    """
+
+    methods: list[str] = field(default_factory=lambda: ["baseline", "baseline++"])
+    way: int = 5
+    shot: int = 5
+    queries: int = 16
+    episodes: int = 600
+    epochs: int = 100
+    lr: float = 1e-2
+    batch_size: int = 4
+    scale: float = 2.0
+
+
+@dataclass
+class GanConfig:
+    """The generator, and how the two players take turns (D.7); for task gan, where `model` is the discriminator.
+
+    Args:
+        generator: name and options of the generator
+        generator_every: the generator moves in every n-th iteration
+        samples: pictures generated for each test
+        scorer: folder of a classifier's run, for inception-style scores and Frechet distances
+    """
+
+    generator: dict[str, Any] = field(default_factory=lambda: {"name": "sngan_generator"})
+    generator_every: int = 1
+    samples: int = 1000
+    scorer: Optional[str] = None
 
 
 @dataclass
@@ -207,6 +254,27 @@ class Config:
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
+    few_shot: FewShotConfig = field(default_factory=FewShotConfig)
+    gan: GanConfig = field(default_factory=GanConfig)
     fabric: FabricConfig = field(default_factory=FabricConfig)
     run: RunConfig = field(default_factory=RunConfig)
     thesis: ThesisConfig = field(default_factory=ThesisConfig)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Nested plain values, as run.json keeps them."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Config:
+        """The inverse of `to_dict`.
+
+        >>> Config.from_dict(Config(seed=3).to_dict()) == Config(seed=3)
+        True
+        """
+        sections = {f.name: f.default_factory for f in fields(cls)}
+        built = {}
+        for key, value in values.items():
+            section = sections[key]
+            typed = isinstance(section, type) and is_dataclass(section)
+            built[key] = section(**value) if typed else value
+        return cls(**built)

@@ -142,7 +142,7 @@ class SyncedBatchNorm(nn.modules.batchnorm._BatchNorm):
 
 
 def synchronize(model: nn.Module) -> nn.Module:
-    """Replace every BatchNorm by `SyncedBatchNorm`, in place, weights kept.
+    """Make statistics those of the global batch, in place: BatchNorm's, and running patch norms.
 
     >>> synchronize(nn.Sequential(nn.BatchNorm2d(3)))[0].num_features
     3
@@ -150,7 +150,9 @@ def synchronize(model: nn.Module) -> nn.Module:
     for name, module in model.named_children():
         if isinstance(module, (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)):
             # The same object with another class keeps parameters, buffers, hooks and references.
-            module.__class__ = type(f"Synced{type(module).__name__}", (SyncedBatchNorm,), {})
+            module.__class__ = SyncedBatchNorm  # type: ignore[assignment]
+        elif hasattr(module, "sync"):
+            module.sync = True  # type: ignore[assignment]
         else:
             synchronize(module)
     return model

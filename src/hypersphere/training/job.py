@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from hypersphere.training.build import (
     Loaders,
@@ -28,7 +29,7 @@ from hypersphere.training.loop import Player, Run, Settings, fit
 from hypersphere.training.record import RunFolder, describe_run
 from hypersphere.training.tasks import Classification, ClassifierLoss, extract_features
 
-__all__ = ["Job", "Outcome", "prepare", "train", "seed_everything"]
+__all__ = ["Job", "Outcome", "prepare", "train", "load_net", "seed_everything"]
 
 
 @dataclass
@@ -93,7 +94,10 @@ def prepare(config: Config, fabric: Any) -> Job:
 
         return prepare_gan(config, fabric)
     loaders = make_loaders(config.data, config.seed, fabric.global_rank, fabric.world_size)
-    return prepare_classification(config, fabric, loaders)
+    job = prepare_classification(config, fabric, loaders)
+    # The same start everywhere; from here on, processes draw (dropout, noise) each for themselves.
+    seed_everything(config.seed + fabric.global_rank)
+    return job
 
 
 def prepare_classification(config: Config, fabric: Any, loaders: Loaders) -> Job:
@@ -113,7 +117,12 @@ def prepare_classification(config: Config, fabric: Any, loaders: Loaders) -> Job
     optimizer = make_player_optimizer(config, net)
     rate = make_rate(optimizer, config.schedule, settings.steps)
     player = Player(module, fabric.setup_optimizers(optimizer), rate)
-    task = Classification(net, player, loaders.train, loaders.test, fabric)
+    parts = (net, player, loaders.train, loaders.test, fabric)
+    task = Classification(*parts)
+    if config.task == "few_shot":
+        from hypersphere.training.few_shot import FewShot
+
+        task = FewShot(*parts, settings=config.few_shot, loaders=loaders)
     task.normalize = loaders.normalize
     return Job(task, make_hooks(config), settings, loaders, notes)
 
@@ -133,8 +142,13 @@ def train(
     for note in job.notes:
         say(note)
     if not (resume and (record.path / "run.json").exists()):
-        details = describe_run(config.seed, processes=fabric.world_size, task=config.task)
-        record.json("run.json", details)
+        details = {"processes": fabric.world_size, "task": config.task, "config": config.to_dict()}
+        if job.loaders is not None:
+            details["data"] = {
+                "shape": list(job.loaders.shape),
+                "classes": list(map(str, job.loaders.split.classes)),
+            }
+        record.json("run.json", describe_run(config.seed, **details))
         if config_text is not None:
             record.text("config.yaml", config_text)
     run = fit(job.task, record, fabric, job.settings, job.hooks, resume)
@@ -143,6 +157,20 @@ def train(
         conclude(job, run, record, outcome, say)
     fabric.barrier()
     return outcome
+
+
+def load_net(folder: Path | str, weights: Path | str | None = None) -> nn.Module:
+    """The trained `Classifier` of a run: its best weights, or those of `weights`; in evaluation mode."""
+    details = json.loads((Path(folder) / "run.json").read_text("utf-8"))
+    if "data" not in details:
+        raise ValueError(f"{folder} is not a run of a classifier (its task is {details['task']!r})")
+    config = Config.from_dict(details["config"])
+    shape, classes = tuple(details["data"]["shape"]), details["data"]["classes"]
+    net = make_net(config, shape, len(classes))
+    missing = initialize_from(net, weights if weights is not None else folder)
+    if missing:
+        raise ValueError(f"the weights lack {', '.join(missing[:5])}")
+    return net.eval()
 
 
 def conclude(job: Job, run: Run, record: RunFolder, outcome: Outcome, say: Any) -> None:

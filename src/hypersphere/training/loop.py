@@ -52,7 +52,7 @@ class Player:
 class Task(Protocol):
     """What the loop asks of a task; no base class is needed."""
 
-    model: nn.Module  # what is saved, and what hooks act on
+    model: nn.Module  # what is saved
     players: list[Player]  # hooks act on the first
     best: tuple[str, int]  # a name of `test`, and +1 if more of it is better, -1 if less
 
@@ -102,7 +102,8 @@ class Run:
 
     @property
     def model(self) -> nn.Module:
-        return self.task.model
+        """What hooks act on: the whole model, or the part a task names (a GAN's discriminator)."""
+        return getattr(self.task, "hooked", self.task.model)
 
     @property
     def player(self) -> Player:

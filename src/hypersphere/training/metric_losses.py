@@ -1,7 +1,4 @@
-"""The baselines of Table 2.9: a metric loss on the features beside the softmax loss.
-
-Contrastive and triplet losses are those of pytorch-metric-learning; the center loss, which it lacks, is here.
-"""
+"""The baselines of Table 2.9: a metric loss on the features beside the softmax loss."""
 
 from __future__ import annotations
 
@@ -10,17 +7,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hypersphere._optional import require
-
 __all__ = ["MetricLoss"]
 
 
 class MetricLoss:
     """weight x (contrastive | triplet | center) of the batch's features.
 
-    - "contrastive", "triplet": over all pairs / triplets of the batch, with `margin`;
+    - "contrastive", "triplet": over all pairs / triplets of the batch (`heads.MetricLoss`); `margin` is
+      that of pytorch-metric-learning;
     - "center": 1/2 mean |x - c_y|^2, with class centers c that move by `rate` towards the mean of
-      their samples after each update.
+      their samples after each update, as its authors have it.
     """
 
     def __init__(
@@ -36,17 +32,16 @@ class MetricLoss:
         self.centers: Tensor | None = None
         self._seen: list[tuple[Tensor, Tensor]] = []
         if name != "center":
-            losses = require("pytorch_metric_learning.losses", extra="train")
-            if name == "contrastive":
-                self.loss = losses.ContrastiveLoss(pos_margin=0.0, neg_margin=margin)
-            else:
-                self.loss = losses.TripletMarginLoss(margin=margin)
+            from hypersphere import heads
+
+            key = "neg_margin" if name == "contrastive" else "margin"
+            self.loss = heads.MetricLoss(name, weight=weight, **{key: margin})
 
     def terms(self, run: Any, batch: Any, outputs: Tensor, final: bool) -> dict[str, Tensor]:
-        share = len(batch[0]) / (len(batch[0]) * run.settings.accumulate)
+        share = 1.0 / run.settings.accumulate
         features, labels = outputs.float(), batch[1]
         if self.name != "center":
-            return {self.name: self.weight * share * self.loss(features, labels)}
+            return {self.name: share * self.loss(features, labels)}
         if self.centers is None:
             classes = run.model.head.weight.shape[0]
             self.centers = features.new_zeros(classes, features.shape[1])

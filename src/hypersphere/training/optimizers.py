@@ -1,8 +1,7 @@
 """Optimizers by name, with the parameter groups this field needs.
 
-Weight decay acts on neurons. It is off for the parameters whose length means something else: rotations of
-OPT, the k of the sigmoid activation, operator radii, learned scales (layers, heads and `orthogonal` mark
-them with `no_weight_decay` or give the groups).
+Weight decay acts on neurons whose length counts. It is off for rotations of OPT, for what the layers name (k,
+operator radii, rescaling, filters of unweighted operators) and for what a module lists in `no_weight_decay`.
 """
 
 from __future__ import annotations
@@ -19,17 +18,25 @@ OPTIMIZERS = ("sgd", "adam", "adamw", "ogd")
 
 
 def parameter_groups(
-    model: nn.Module, weight_decay: float = 0.0, rotation_lr: float | None = None
+    model: nn.Module,
+    weight_decay: float = 0.0,
+    rotation_lr: float | None = None,
+    head_weight_decay: float | None = None,
 ) -> list[dict[str, Any]]:
     """Groups with and without weight decay; rotations may have their own learning rate.
+
+    `head_weight_decay`: of `model.head`, if another (a GCN decays its first layer only).
 
     >>> [len(g["params"]) for g in parameter_groups(nn.Linear(2, 3), weight_decay=5e-4)]
     [2]
     """
     rotations = {id(p) for p in _rotation_parameters(model)}
     free = {id(p) for p in _undecayed(model)}
+    head = getattr(model, "head", None)
+    heads = {id(p) for p in head.parameters()} if isinstance(head, nn.Module) else set()
     groups: dict[str, dict[str, Any]] = {
         "neurons": {"params": [], "weight_decay": weight_decay},
+        "head": {"params": [], "weight_decay": head_weight_decay},
         "undecayed": {"params": [], "weight_decay": 0.0},
         "rotations": {"params": [], "weight_decay": 0.0},
     }
@@ -43,8 +50,34 @@ def parameter_groups(
             key = "rotations"
         elif id(parameter) in free:
             key = "undecayed"
+        elif head_weight_decay is not None and id(parameter) in heads:
+            key = "head"
         groups[key]["params"].append(parameter)
     return [group for group in groups.values() if group["params"]]
+
+
+def _rotation_parameters(model: nn.Module) -> list[nn.Parameter]:
+    """What turns the neurons (in a parametrization), not the neurons themselves (its `original`)."""
+    return [
+        p
+        for name, p in model.named_parameters()
+        if ".parametrizations." in f".{name}" and not name.rpartition(".")[2].startswith("original")
+    ]
+
+
+def _undecayed(model: nn.Module) -> list[nn.Parameter]:
+    """What the layers name (k, radii, rescaling, filters whose length does not count), and what a module
+    lists in `no_weight_decay`."""
+    from hypersphere import layers
+
+    groups = layers.parameter_groups(model, weight_decay=1.0)
+    found = [p for group in groups if group["weight_decay"] == 0 for p in group["params"]]
+    for module in model.modules():
+        for name in getattr(module, "no_weight_decay", ()):
+            parameter = getattr(module, name, None)
+            if isinstance(parameter, nn.Parameter):
+                found.append(parameter)
+    return found
 
 
 def make_optimizer(
@@ -58,6 +91,7 @@ def make_optimizer(
     eps: float = 1e-8,
     weight_decay: float = 0.0,
     rotation_lr: float | None = None,
+    head_weight_decay: float | None = None,
     iterations: int = 2,
 ) -> Optimizer:
     """SGD, Adam, AdamW, or OGD (Eq. 7.6 on the matrices of `rotate(method="ogd")`, SGD on the rest).
@@ -74,10 +108,9 @@ def make_optimizer(
 
         groups = rotation_groups(model, weight_decay=weight_decay)
         return OGD(groups, lr=lr, momentum=momentum, iterations=iterations)
-    groups = parameter_groups(model, weight_decay, rotation_lr)
+    groups = parameter_groups(model, weight_decay, rotation_lr, head_weight_decay)
     if not groups:
         raise ValueError("the model has no parameter to train")
-    # foreach: one fused call per kind of operation instead of one per parameter.
     if name == "sgd":
         return torch.optim.SGD(
             groups, lr=lr, momentum=momentum, dampening=dampening, nesterov=nesterov

@@ -16,25 +16,23 @@ __all__ = ["ClassifierLoss", "Classification", "extract_features"]
 class ClassifierLoss(nn.Module):
     """(x, y) -> (loss, features): one forward pass that gives both, the unit DDP wraps.
 
-    `net` has `features(x)`, `head` and `loss(x, y)`, as `hypersphere.models.Classifier` does.
+    `net` is a `hypersphere.models.Classifier`; the loss is that of `net.loss(x, y)`.
     """
 
     def __init__(self, net: nn.Module, label_smoothing: float = 0.0) -> None:
         super().__init__()
         self.net = net
         self.options = {"label_smoothing": label_smoothing} if label_smoothing else {}
-        self._features: Tensor | None = None
-        # The head receives the features; looking at its input costs nothing and fits every `loss`.
-        net.backbone.register_forward_hook(self._keep)  # type: ignore[operator, union-attr]
-
-    def _keep(self, module: nn.Module, inputs: Any, output: Any) -> None:
-        self._features = output
 
     def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        loss = self.net.loss(x, y, **self.options)  # type: ignore[operator]
-        features, self._features = self._features, None
-        assert features is not None
-        return loss, features
+        backbone, head = self.net.backbone, self.net.head
+        penalized = getattr(backbone, "features_and_penalty", None)  # PointNet's T-Nets
+        features, penalty = (self.net.features(x), 0.0) if penalized is None else penalized(x)  # type: ignore[operator]
+        if hasattr(head, "loss"):
+            loss = head.loss(features, y, **self.options)
+        else:
+            loss = nn.functional.cross_entropy(head(features), y, **self.options)  # type: ignore[operator, arg-type]
+        return loss + penalty, features
 
 
 class Classification:

@@ -1,0 +1,190 @@
+"""`hypersphere train [CONFIG.yaml[:variant,...]] [--section.key value ...] [--resume [FOLDER]]`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hypersphere.commands import _config
+
+USAGE = """usage: hypersphere train [CONFIG.yaml[:VARIANT,...]] [--section.key value ...]
+
+Without a config: the embedded digits, a small SphereNet with an annealed A-Softmax head and MHE;
+then verification of digits it has never seen. Under a minute on two cores.
+
+  --variant NAME     a variant of the config, e.g. cpu; the same as CONFIG.yaml:NAME
+  --resume [FOLDER]  continue the newest run of this config, or the run in FOLDER
+  --print_config     show the resolved config and stop
+  --help             this, and every option of the things the config names
+
+several processes: --fabric.devices 2, or torchrun --nproc-per-node 2 -m hypersphere train ...
+"""
+
+# The example of the README: small enough for a minute, yet every part of the library is in it.
+DEFAULT: dict[str, Any] = {
+    "data": {"name": "digits", "batch_size": 64, "options": {"protocol": "open_set"}},
+    "model": {
+        "name": "cnn3",
+        "widths": [32, 64, 64],
+        "depths": [1, 1, 1],
+        "features": 64,
+        "operator": "sphere",
+        "angular": "cosine",
+    },
+    "head": {
+        "name": "a_softmax",
+        "m": 4,
+        "annealing": {"base": 100.0, "gamma": 0.05, "power": 1.0, "minimum": 2.0},
+    },
+    "regularizers": {"mhe": {"hidden": 1.0, "output": 1.0, "s": 2.0, "half_space": True}},
+    "hooks": {"monitor": {"every": 50}},
+    "optimizer": {"name": "sgd", "lr": 0.05, "momentum": 0.9, "weight_decay": 5e-4},
+    "schedule": {"name": "cosine"},
+    "train": {"steps": 600, "log_every": 20},
+    "run": {"name": "digits"},
+}
+
+
+def main(argv: Sequence[str]) -> int:
+    from hypersphere.training.checkpoints import RunError
+    from hypersphere.training.diagnose import NotFinite
+
+    try:
+        return _run(list(argv))
+    except _config.ConfigError as error:
+        print(f"hypersphere train: {error}", file=sys.stderr)
+        return 2
+    except (RunError, NotFinite, ValueError, FileNotFoundError) as error:
+        print(f"hypersphere train: {error}", file=sys.stderr)
+        return 1
+
+
+def _run(arguments: list[str]) -> int:
+    wants_help = any(a in ("-h", "--help") for a in arguments)
+    wants_config = "--print_config" in arguments
+    arguments = [a for a in arguments if a not in ("-h", "--help", "--print_config")]
+    spec = arguments.pop(0) if arguments and not arguments[0].startswith("-") else None
+    resume, arguments = _take(arguments, "--resume", optional=True)
+    variant, arguments = _take(arguments, "--variant")
+    if isinstance(resume, str) and spec is None:
+        spec = str(Path(resume) / "config.yaml")
+    defaults = DEFAULT if spec is None else None
+    if wants_help:
+        print(USAGE)
+        print(_config.help_text(spec, arguments, "hypersphere train", defaults))
+        return 0
+    variants = variant.split(",") if isinstance(variant, str) else []
+    config = _config.read(spec, arguments, defaults=defaults, variants=variants)
+    text = _config.dump(config)
+    if wants_config:
+        print(text, end="")
+        return 0
+    folder = choose_folder(config, spec, resume)
+    return train_and_tell(config, folder, resume is not None, text)
+
+
+def choose_folder(config: Any, spec: str | None, resume: bool | str | None) -> Path:
+    """The folder of this run: given, or runs/NAME; the newest such run to resume, else a new one."""
+    from hypersphere.training.record import new_folder, newest_folder
+
+    if isinstance(resume, str):
+        return Path(resume)
+    if config.run.folder is not None:
+        folder = Path(config.run.folder)
+        if resume is None and (folder / "run.json").exists() and _first_process():
+            raise ValueError(f"{folder} holds a run: continue it with --resume, or choose another")
+        return folder
+    name = config.run.name
+    if name is None:
+        path, variants = _config.split_spec(spec or "digits.yaml")
+        name = "-".join([path.stem, *variants])
+    base = Path("runs") / name
+    return newest_folder(base) if resume else _agreed(new_folder, base)
+
+
+def _first_process() -> bool:
+    import os
+
+    return os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")) == "0"
+
+
+def _agreed(choose: Any, base: Path) -> Path:
+    """One choice for all processes of a run: the first makes it, Fabric's children read it."""
+    import os
+
+    key = "HYPERSPHERE_RUN_FOLDER"
+    if key not in os.environ or _first_process():
+        os.environ[key] = str(choose(base))
+    return Path(os.environ[key])
+
+
+def train_and_tell(config: Any, folder: Path, resume: bool, text: str) -> int:
+    """Train, then say what came out and where it is."""
+    from hypersphere.training.distributed import make_fabric
+    from hypersphere.training.job import train
+
+    fabric = make_fabric(**vars(config.fabric))
+    if fabric.world_size > 1:
+        folder = Path(fabric.broadcast(str(folder)))
+    began = time.perf_counter()
+    outcome = train(config, folder, resume, text, fabric)
+    if not fabric.is_global_zero:
+        return 0 if outcome.interrupted is None else 128 + outcome.interrupted
+    if outcome.interrupted is not None:
+        print(f"stopped; continue with: hypersphere train --resume {outcome.folder}")
+        return 128 + outcome.interrupted
+    print(_results(outcome, time.perf_counter() - began))
+    if config.run.report:
+        print(_report(outcome.folder))
+    return 0
+
+
+def _results(outcome: Any, seconds: float) -> str:
+    lines = []
+    for name, record in (("last", outcome.last), ("best", outcome.best)):
+        values = "  ".join(
+            f"{k} {v:.2%}" if "accuracy" in k or k == "error" else f"{k} {v:.4f}"
+            for k, v in record.items()
+            if isinstance(v, float)
+        )
+        lines.append(f"{name:<5} step {record.get('step', 0)}: {values}")
+    if outcome.verification is not None:
+        lines += ["", "verification of classes never trained:", str(outcome.verification)]
+    lines += ["", f"{seconds:.1f} s; everything is in {outcome.folder}"]
+    return "\n".join(lines)
+
+
+def _report(folder: Path) -> str:
+    try:
+        from hypersphere.reports import write_page
+    except ImportError:
+        return "no report page: it needs `pip install 'hypersphere[report]'`"
+    try:
+        return f"report: {write_page(folder)}"
+    except ModuleNotFoundError as error:
+        return f"no report page: {error}"
+
+
+def _take(
+    arguments: list[str], flag: str, optional: bool = False
+) -> tuple[bool | str | None, list[str]]:
+    """Take `flag [value]` out of the arguments: its value, True if it stands alone, or None."""
+    rest: list[str] = []
+    found: bool | str | None = None
+    items = iter(range(len(arguments)))
+    for i in items:
+        name, equals, value = arguments[i].partition("=")
+        if name != flag:
+            rest.append(arguments[i])
+        elif equals:
+            found = value
+        elif i + 1 < len(arguments) and not arguments[i + 1].startswith("--"):
+            found = arguments[next(items)]
+        elif optional:
+            found = True
+        else:
+            raise _config.ConfigError(f"{flag} needs a value")
+    return found, rest
