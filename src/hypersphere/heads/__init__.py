@@ -1,0 +1,62 @@
+"""Heads: the class weights, and every large-margin objective on them.
+
+head = hs.heads.ASoftmaxHead(in_features=512, num_classes=10572, m=4)
+head(features)                  # (B, C) scores, for inference
+head(features, labels)          # (B, C) scores with the margin on the target
+head.loss(features, labels)     # their cross entropy, without the (B, C) matrix
+"""
+
+from ..functional.margins import Margin
+from .annealing import LambdaAnnealing
+from .design import MarginCheck, check_margin, plot_margins
+from .diagnosis import Diagnosis, diagnose
+from .margin import MarginHead
+from .metric_learning import MetricLoss
+from .presets import (
+    AMSoftmaxHead,
+    ArcFaceHead,
+    ASoftmaxHead,
+    GASoftmaxHead,
+    LSoftmaxHead,
+    SoftmaxHead,
+    SSoftmaxHead,
+    WSoftmaxHead,
+)
+from .theory import (
+    angular_margin,
+    decision_boundary,
+    inter_class_angle,
+    intra_class_angle,
+    m_min_binary,
+    m_min_multiclass,
+    minimum_loss,
+    minimum_scale,
+)
+
+__all__ = [
+    "AMSoftmaxHead",
+    "ASoftmaxHead",
+    "ArcFaceHead",
+    "Diagnosis",
+    "GASoftmaxHead",
+    "LSoftmaxHead",
+    "LambdaAnnealing",
+    "Margin",
+    "MarginCheck",
+    "MarginHead",
+    "MetricLoss",
+    "SSoftmaxHead",
+    "SoftmaxHead",
+    "WSoftmaxHead",
+    "angular_margin",
+    "check_margin",
+    "decision_boundary",
+    "diagnose",
+    "inter_class_angle",
+    "intra_class_angle",
+    "m_min_binary",
+    "m_min_multiclass",
+    "minimum_loss",
+    "minimum_scale",
+    "plot_margins",
+]

@@ -1,0 +1,149 @@
+"""A training that does not move, explained in words."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from ..functional.angles import cosine, row_norm
+from ..functional.cross_entropy import margin_cross_entropy, margin_logits
+from .margin import MarginHead
+from .theory import minimum_loss, minimum_scale
+
+__all__ = ["Diagnosis", "diagnose"]
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What `diagnose` measured on a batch, and `advice`: what to change, in words.
+
+    loss: with margin and annealing as the head has them; plain_loss: without margin; log_classes:
+    log C, the loss of guessing; accuracy: without margin; target_angle: mean angle to the own class
+    in degrees; scale: mean scale of the scores; lam: the lambda of annealing.
+    """
+
+    loss: float
+    plain_loss: float
+    log_classes: float
+    accuracy: float
+    target_angle: float
+    scale: float
+    lam: float | None
+    advice: list[str] = field(default_factory=list)
+
+    @property
+    def healthy(self) -> bool:
+        return not self.advice
+
+    def __str__(self) -> str:
+        lam = "" if self.lam is None else f", lambda {self.lam:.3g}"
+        lines = [
+            f"loss {self.loss:.3f} (without margin {self.plain_loss:.3f}, guessing "
+            f"{self.log_classes:.3f}), accuracy {100 * self.accuracy:.1f} %, "
+            f"angle to the own class {self.target_angle:.0f} degrees, scale {self.scale:.3g}{lam}"
+        ]
+        return "\n".join(
+            [*lines, *(f"- {line}" for line in self.advice or ["nothing conspicuous"])]
+        )
+
+
+@torch.no_grad()
+def diagnose(head: MarginHead, features: Tensor, labels: Tensor, stuck: float = 0.1) -> Diagnosis:
+    """Look at one batch: is the loss stuck at log C, and is the margin too hard?
+
+    features: (B, d), labels: (B,), from the training set. Call it after some hundred updates, not
+    on a fresh head, whose loss is log C by nature. stuck: how near to log C, relative, counts.
+
+    >>> torch.manual_seed(0)
+    <torch._C.Generator object at ...>
+    >>> head = MarginHead(16, 100, scale=1.0)
+    >>> found = diagnose(head, torch.randn(32, 16), torch.randint(100, (32,)))
+    >>> print(found.advice[0])
+    the scale 1 is too small for 100 classes: even perfect features give a loss of 3.61; use ...
+    """
+    x = features.detach().float()
+    options = {**head.score_options(), "scale": head.scale}
+    scores = margin_logits(x, head.weight, **options)
+    plain = margin_cross_entropy(x, head.weight, labels, **options)
+    lam = None if head.annealing is None else head.annealing.value
+    loss = margin_cross_entropy(x, head.weight, labels, head.margin, lam=lam, **options)
+    cos = cosine(x, head.weight.float()[labels])
+    scale = head.scale
+    found = Diagnosis(
+        loss=float(loss),
+        plain_loss=float(plain),
+        log_classes=math.log(head.num_classes),
+        accuracy=float((scores.argmax(1) == labels).float().mean()),
+        target_angle=float(cos.acos().rad2deg().mean()),
+        scale=float(row_norm(x).mean() if scale is None else scale),
+        lam=lam,
+    )
+    found.advice.extend(_advice(head, found, x, stuck))
+    return found
+
+
+def _advice(head: MarginHead, found: Diagnosis, x: Tensor, stuck: float) -> list[str]:
+    advice = []
+    if not math.isfinite(found.loss):
+        return ["the loss is not finite: look for NaN in the features before the head"]
+    at_log_c = abs(found.plain_loss - found.log_classes) <= stuck * found.log_classes
+    if found.scale == 0:
+        return ["all features are zero: the layer before the head is dead (a last ReLU? see A.1)"]
+    if head.scale is not None and not head.keep_weight_norm:
+        least = minimum_loss(head.num_classes, found.scale)
+        if least > 0.1 * found.log_classes:
+            enough = math.ceil(minimum_scale(head.num_classes))
+            advice.append(
+                f"the scale {found.scale:.3g} is too small for {head.num_classes} classes: even "
+                f"perfect features give a loss of {least:.2f}; use scale={enough} or more, or "
+                f"learn_scale=True"
+            )
+    elif at_log_c and found.scale < 1:
+        advice.append(
+            f"the features are short (mean |x| = {found.scale:.2g}), so all scores are alike: take "
+            f"a larger initialisation or a BatchNorm before the head, or a head with a scale s"
+        )
+    spread = float(x.std(0).mean() / x.std().clamp_min(1e-12)) if len(x) > 1 else 1.0
+    if at_log_c and spread < 0.05:
+        advice.append(
+            "all features are nearly the same vector: the backbone has collapsed; lower the "
+            "learning rate, warm up, and check its initialisation and normalization"
+        )
+    hard = found.loss > found.plain_loss + max(1.0, 0.5 * found.log_classes)
+    learned = found.accuracy > 2 / head.num_classes and not at_log_c
+    if hard and not learned:
+        advice.append(_softer(head, found, "the margin is on before anything is learned"))
+    elif hard and found.loss > found.log_classes:
+        advice.append(
+            _softer(
+                head,
+                found,
+                f"without margin the loss is {found.plain_loss:.2f} at "
+                f"{100 * found.accuracy:.0f} % accuracy, with it {found.loss:.2f}, above guessing: "
+                f"the margin is too hard for now",
+            )
+        )
+    if at_log_c and not advice:
+        advice.append(
+            f"the loss stays at log C = {found.log_classes:.2f}: the head guesses. Check that "
+            f"labels and inputs belong together and that the optimizer holds the head's "
+            f"parameters; then raise the learning rate, or train without margin first"
+        )
+    return advice
+
+
+def _softer(head: MarginHead, found: Diagnosis, why: str) -> str:
+    if head.annealing is None:
+        what = (
+            "set head.annealing = LambdaAnnealing.sphereface(), or use a smaller m, or start from "
+            "a network trained without margin"
+        )
+    else:
+        what = (
+            f"let lambda fall more slowly (gamma, power), stop it higher (minimum, now "
+            f"{head.annealing.minimum:g}), or use a smaller m"
+        )
+    return f"{why} (angle to the own class {found.target_angle:.0f} degrees): {what}"

@@ -1,0 +1,201 @@
+"""One head for every objective: the class weights, and how a score is made of them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, get_args
+
+import torch
+from torch import Tensor, nn
+
+from ..functional.angular import Angular, check_kind
+from ..functional.cross_entropy import Gradient, Reduction, margin_cross_entropy, margin_logits
+from ..functional.labels import check_labels
+from ..functional.margins import Psi, is_trivial
+from .annealing import LambdaAnnealing
+
+__all__ = ["MarginHead"]
+
+
+class MarginHead(nn.Module):
+    """Class weights W (C, d), scores f_j = s n_j g(theta_j) + b_j, and a margin psi on the target.
+
+    scale: s is |x| (None) or a number; `learn_scale` makes the number a parameter, kept positive.
+    keep_weight_norm: n_j = |w_j|, else 1.
+    angular, k, learn_k: g, as in the layers: "linear", "cosine", "sigmoid" (with its k),
+    "square_cosine", or any callable of cos(theta).
+    margin: a `Margin`, any callable psi of cos(theta), or None. `check_margin` knows the rule
+    that a psi has to obey.
+    bias: b_j, else none.
+    gradient: "exact", "detached" or "caffe"; see `functional.margin_cross_entropy`. With "caffe"
+    the rows of W are put back to unit length before each training step, as the released layer did.
+    sample: share of the classes that `loss` uses in training; all labels of the batch are among
+    them. chunk: classes that `loss` takes at a time (default: about 4 MB of scores).
+
+    `head(x)` is (B, C) scores, `head(x, y)` the same with the margin on the target, and
+    `head.loss(x, y)` their cross entropy without the (B, C) matrix. All are computed in float32
+    or wider, also under autocast. `head.annealing` is None or a `LambdaAnnealing`, saved with the
+    head.
+
+    >>> from hypersphere.heads import Margin
+    >>> head = MarginHead(8, 10, margin=Margin(m=4))
+    >>> x, y = torch.randn(5, 8), torch.arange(5)
+    >>> head(x).shape, head(x, y).shape, head.loss(x, y).shape
+    (torch.Size([5, 10]), torch.Size([5, 10]), torch.Size([]))
+    """
+
+    neuron_role = "output"
+    no_weight_decay = ("log_scale", "log_k")
+
+    weight: nn.Parameter
+    annealing: LambdaAnnealing | None
+
+    def __init__(
+        self,
+        in_features: int,
+        num_classes: int,
+        margin: Psi = None,
+        *,
+        scale: float | None = None,
+        learn_scale: bool = False,
+        keep_weight_norm: bool = False,
+        angular: Angular = "cosine",
+        k: float | None = None,
+        learn_k: bool = False,
+        bias: bool = False,
+        gradient: Gradient = "exact",
+        sample: float | None = None,
+        chunk: int | None = None,
+    ) -> None:
+        super().__init__()
+        if in_features < 1 or num_classes < 1:
+            raise ValueError(
+                f"expected in_features >= 1 and num_classes >= 1, got {in_features}, {num_classes}"
+            )
+        if scale is not None and not scale > 0:
+            raise ValueError(
+                f"scale is None for |x|, or a number > 0 (10 to 70 works); got {scale}"
+            )
+        if learn_scale and scale is None:
+            raise ValueError("learn_scale=True needs a scale to start from, e.g. scale=30.0")
+        if isinstance(angular, str):
+            check_kind(angular, k)
+        if gradient not in get_args(Gradient):
+            raise ValueError(f"gradient must be one of {get_args(Gradient)}, got {gradient!r}")
+        if gradient == "caffe" and (keep_weight_norm or scale is not None or angular != "cosine"):
+            raise ValueError(
+                "gradient='caffe' is the released A-Softmax layer: unit weights, scale=None (|x|) "
+                "and the cosine; use 'exact' or 'detached' here"
+            )
+        if sample is not None and not 0 < sample <= 1:
+            raise ValueError(f"sample is a share of the classes, in (0, 1]; got {sample}")
+        self.in_features, self.num_classes = in_features, num_classes
+        self.margin, self.keep_weight_norm, self.gradient = margin, keep_weight_norm, gradient
+        self.angular, self.sample, self.chunk = angular, sample, chunk
+        self.weight = nn.Parameter(torch.empty(num_classes, in_features))
+        self.bias = nn.Parameter(torch.empty(num_classes)) if bias else None
+        self._scale, self._k = scale, k
+        self.log_scale = (
+            nn.Parameter(torch.tensor(math.log(scale))) if scale and learn_scale else None
+        )
+        start = 0.5 if k is None else k
+        self.log_k = nn.Parameter(torch.tensor(math.log(start))) if learn_k else None
+        self.annealing = None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Rows in random directions: of length about 1, or as nn.Linear where the length counts."""
+        with torch.no_grad():
+            if self.keep_weight_norm:
+                nn.init.kaiming_uniform_(self.weight, a=math.sqrt(5))
+            else:
+                self.weight.normal_(std=self.in_features**-0.5)
+            if self.bias is not None:
+                self.bias.zero_()
+
+    @property
+    def scale(self) -> float | Tensor | None:
+        """s, or None for |x|."""
+        return self._scale if self.log_scale is None else self.log_scale.exp()
+
+    @property
+    def k(self) -> Tensor | None:
+        """Curvature of the sigmoid activation; None for its default."""
+        if self.log_k is not None:
+            return self.log_k.exp()
+        return None if self._k is None else torch.full_like(self.weight[0, 0], self._k).detach()
+
+    def forward(self, features: Tensor, labels: Tensor | None = None) -> Tensor:
+        """(B, C) scores: without labels for inference, with labels (B,) to train on."""
+        if labels is not None:
+            check_labels(labels, self.num_classes, ignore_index=-100)
+            self._project()
+        lam = self.annealing() if self.annealing is not None and labels is not None else None
+        return margin_logits(
+            features,
+            self.weight,
+            labels,
+            self.margin,
+            lam=lam,
+            gradient=self.gradient,
+            **self.score_options(),
+        )
+
+    def loss(
+        self,
+        features: Tensor,
+        labels: Tensor,
+        reduction: Reduction = "mean",
+        label_smoothing: float = 0.0,
+        class_weight: Tensor | None = None,
+        ignore_index: int = -100,
+    ) -> Tensor:
+        """cross_entropy(head(features, labels), labels, ...), without the (B, C) matrix.
+
+        labels: (B,) integers, or (B, C) probabilities for a head without margin.
+        """
+        self._project()
+        return margin_cross_entropy(
+            features,
+            self.weight,
+            labels,
+            self.margin,
+            lam=None if self.annealing is None else self.annealing(),
+            gradient=self.gradient,
+            reduction=reduction,
+            label_smoothing=label_smoothing,
+            class_weight=class_weight,
+            ignore_index=ignore_index,
+            sample=self.sample if self.training else None,
+            chunk=self.chunk,
+            **self.score_options(),
+        )
+
+    def score_options(self) -> dict[str, Any]:
+        """How scores are made of weights, as arguments of `functional.margin_logits`."""
+        return {
+            "scale": self.scale,
+            "unit": not self.keep_weight_norm,
+            "bias": self.bias,
+            "kind": self.angular,
+            "k": self.k,
+        }
+
+    @torch.no_grad()
+    def _project(self) -> None:
+        if self.gradient == "caffe" and self.training:
+            # Through .data: a second forward before the backward finds unit rows and keeps them.
+            norm = torch.linalg.vector_norm(self.weight, dim=1, keepdim=True)
+            self.weight.data.div_(torch.where(norm > 0, norm, torch.ones_like(norm)))
+
+    def extra_repr(self) -> str:
+        scale = "|x|" if self._scale is None else f"{self._scale:g}"
+        parts = [f"in_features={self.in_features}, num_classes={self.num_classes}, scale={scale}"]
+        parts += ["learn_scale=True"] if self.log_scale is not None else []
+        parts += ["keep_weight_norm=True"] if self.keep_weight_norm else []
+        parts += [f"angular={self.angular}"] if self.angular != "cosine" else []
+        parts += [f"margin={self.margin}"] if not is_trivial(self.margin) else []
+        parts += ["bias=True"] if self.bias is not None else []
+        parts += [f"gradient={self.gradient}"] if self.gradient != "exact" else []
+        parts += [f"sample={self.sample}"] if self.sample is not None else []
+        return ", ".join(parts)

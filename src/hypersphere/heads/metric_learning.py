@@ -1,0 +1,70 @@
+"""Contrastive, triplet and center loss (Table 2.9) through pytorch-metric-learning."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .._optional import require
+
+__all__ = ["MetricLoss"]
+
+_NAMES = {"contrastive": "ContrastiveLoss", "triplet": "TripletMarginLoss"}
+
+
+class MetricLoss(nn.Module):
+    """weight x a loss of pytorch-metric-learning on the features, to add to a head's loss.
+
+    name: "contrastive", "triplet", "center", or the name of any other loss class there; options go
+    to its constructor. Needs `pip install hypersphere[metric]`.
+
+    "center" is mean |x - c_y|^2 / 2 with a learned center per class, and takes num_classes and
+    in_features. The library has no class for it, but its contrastive loss between features and
+    centers, squared and without margins, is that; the centers learn by gradient.
+
+        loss = head.loss(x, y) + MetricLoss("triplet", weight=0.5, margin=0.2)(x, y)
+    """
+
+    def __init__(
+        self,
+        name: str = "contrastive",
+        weight: float = 1.0,
+        num_classes: int | None = None,
+        in_features: int | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        losses = require("pytorch_metric_learning.losses", extra="metric")
+        self.weight = weight
+        self.centers: nn.Parameter | None = None
+        if name == "center":
+            if num_classes is None or in_features is None:
+                raise ValueError("MetricLoss('center') needs num_classes and in_features")
+            self.centers = nn.Parameter(torch.zeros(num_classes, in_features))
+            distances = require("pytorch_metric_learning.distances", extra="metric")
+            reducers = require("pytorch_metric_learning.reducers", extra="metric")
+            squared = distances.LpDistance(normalize_embeddings=False, power=2)
+            self.inner = losses.ContrastiveLoss(
+                pos_margin=0, neg_margin=0, distance=squared, reducer=reducers.SumReducer()
+            )
+            return
+        given = {"num_classes": num_classes, "embedding_size": in_features}
+        options.update({key: value for key, value in given.items() if value is not None})
+        kind = getattr(losses, _NAMES.get(name, name), None)
+        if kind is None:
+            raise ValueError(
+                f"unknown metric loss {name!r}; expected contrastive, triplet, center, or the name "
+                f"of a class in pytorch_metric_learning.losses"
+            )
+        self.inner = kind(**options)
+
+    def forward(self, features: Tensor, labels: Tensor) -> Tensor:
+        """features (B, d), labels (B,) -> scalar."""
+        x = features.float()
+        if self.centers is None:
+            return self.weight * self.inner(x, labels)
+        present = labels.unique()
+        total = self.inner(x, labels, ref_emb=self.centers[present].to(x), ref_labels=present)
+        return self.weight * 0.5 * total / max(1, len(labels))
