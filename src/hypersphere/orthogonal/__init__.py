@@ -1,0 +1,39 @@
+"""Orthogonal over-parameterized training (Chapter 7): fixed neurons, one learned rotation a layer.
+
+>>> import torch, hypersphere as hs
+>>> model = torch.nn.Sequential(torch.nn.Linear(8, 6), torch.nn.ReLU(), torch.nn.Linear(6, 3))
+>>> model = hs.orthogonal.rotate(model, method="cayley")     # then train as usual
+>>> model = hs.orthogonal.fold(model)                        # plain layers again
+"""
+
+from .diagnostics import (
+    LayerReport,
+    RotationReport,
+    energies,
+    memory_estimate,
+    orthogonality_error,
+    orthogonality_penalty,
+    report,
+)
+from .fold import add_task, fold, use_task
+from .ogd import OGD, parameter_groups
+from .rotate import rotate
+from .rotation import Matrix, Rotation
+
+__all__ = [
+    "OGD",
+    "LayerReport",
+    "Matrix",
+    "Rotation",
+    "RotationReport",
+    "add_task",
+    "energies",
+    "fold",
+    "memory_estimate",
+    "orthogonality_error",
+    "orthogonality_penalty",
+    "parameter_groups",
+    "report",
+    "rotate",
+    "use_task",
+]

@@ -1,0 +1,188 @@
+"""What a rotation has kept and what it costs: orthogonality, energy, determinant, size."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hypersphere.functional.energy import hyperspherical_energy
+
+from .layout import sites
+from .rotation import Matrix, matrices, required_rotations
+
+# Copies of U beside U, gradient and momentum that one step holds at its peak.
+_WORKSPACE = {"loewdin": 6, "exponential": 3, "ogd": 5, "regularized": 1, "none": 1}
+
+
+@torch.no_grad()
+def orthogonality_error(model: nn.Module) -> float:
+    """max |R^T R - I| over the entries of the current R of every rotated layer.
+
+    >>> from hypersphere.orthogonal import rotate
+    >>> orthogonality_error(rotate(nn.Linear(6, 4), "gram_schmidt")) < 1e-5
+    True
+    """
+    return max(float(_gram_error(R.matrix().double()).abs().max()) for _, R in matrices(model))
+
+
+def orthogonality_penalty(model: nn.Module, squared: bool = True) -> Tensor:
+    """OR, Eq. 7.7 without its weight: the sum of |R^T R - I|_F^2 over the layers.
+
+    Only matrices that are free to leave orthogonality count ("regularized", "ogd", "none").
+    `squared=False` sums the norms themselves, as the released code does.
+
+    >>> from hypersphere.orthogonal import rotate
+    >>> orthogonality_penalty(rotate(nn.Linear(4, 4), "regularized")).item() < 1e-9
+    True
+    """
+    free = [R.U for _, R in matrices(model) if R.method in ("regularized", "ogd", "none")]
+    if not free:
+        raise ValueError(
+            "no layer has a free matrix to penalize: rotate(model, method='regularized')"
+        )
+    with torch.autocast(device_type=free[0].device.type, enabled=False):
+        errors = [_gram_error(U.float() if U.dtype.itemsize < 4 else U) for U in free]
+        if squared:
+            return torch.stack([e.square().sum() for e in errors]).sum()
+        return torch.stack([torch.linalg.vector_norm(e) for e in errors]).sum()
+
+
+def _gram_error(R: Tensor) -> Tensor:
+    return R.mT @ R - torch.eye(R.shape[-1], dtype=R.dtype, device=R.device)
+
+
+@torch.no_grad()
+def energy(rows: Tensor, sets: int = 1, s: float = 1.0, half_space: bool = False) -> float:
+    """Mean pair energy of the rows (E of 7.3.2 over n(n-1)), averaged over the sets."""
+    parts = rows.double().reshape(sets, rows.shape[0] // sets, -1)
+    if parts.shape[1] < 2:
+        return 0.0
+    each = [hyperspherical_energy(part, s=s, half_space=half_space) for part in parts]
+    return float(torch.stack(each).mean())
+
+
+@torch.no_grad()
+def energies(model: nn.Module, s: float = 1.0, half_space: bool = False) -> dict[str, float]:
+    """Energy of the present weights of every layer, rotated or plain: before, during, after.
+
+    >>> list(energies(nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))))
+    ['0', '1']
+    """
+    return {
+        site.label: energy(
+            site.layout.rows(getattr(site.module, site.parameter)), site.layout.sets, s, half_space
+        )
+        for site in sites(model)
+    }
+
+
+def memory_estimate(
+    d: int, blocks: int = 1, share_blocks: bool = False, method: object = "cayley", sets: int = 1
+) -> int:
+    """Bytes that learning R takes in float32: U, gradient, momentum and the factorization.
+
+    >>> memory_estimate(576) == 5 * 576 * 576 * 4
+    True
+    >>> memory_estimate(576, blocks=4) * 4 == memory_estimate(576)
+    True
+    """
+    copies = 3 + _WORKSPACE.get(str(method), 2)
+    stored = 1 if share_blocks else blocks
+    return 4 * copies * sets * stored * (d // blocks) ** 2
+
+
+@dataclass
+class LayerReport:
+    """One rotated layer. `parameters` is the "# Parameters" of Tables F.4 and F.5."""
+
+    name: str
+    method: str
+    neurons: int
+    dim: int
+    blocks: int
+    parameters: int
+    baseline_parameters: int
+    energy_start: float
+    energy_now: float
+    orthogonality_error: float | None
+    determinant: float | None
+
+
+@dataclass
+class RotationReport:
+    """All rotated layers; `str` prints a table."""
+
+    layers: list[LayerReport]
+
+    @property
+    def parameters(self) -> int:
+        return sum(layer.parameters for layer in self.layers)
+
+    @property
+    def baseline_parameters(self) -> int:
+        return sum(layer.baseline_parameters for layer in self.layers)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def __str__(self) -> str:
+        def figure(value: float | None, form: str) -> str:
+            return "" if value is None else format(value, form)
+
+        width = max(12, *(len(layer.name) for layer in self.layers))
+        lines = [
+            f"{'layer':{width}} {'method':>16} {'n':>5} {'d':>6} {'blocks':>6} {'trained':>10} "
+            f"{'baseline':>10} {'E start':>9} {'E now':>9} {'|RtR-I|':>9} {'det R':>6}"
+        ]
+        for x in self.layers:
+            lines.append(
+                f"{x.name:{width}} {x.method:>16} {x.neurons:5} {x.dim:6} {x.blocks:6} "
+                f"{x.parameters:10,} {x.baseline_parameters:10,} {x.energy_start:9.5f} "
+                f"{x.energy_now:9.5f} {figure(x.orthogonality_error, '9.1e'):>9} "
+                f"{figure(x.determinant, '+.2f'):>6}"
+            )
+        lines.append(f"{'all':{width}} {self.parameters:>47,} {self.baseline_parameters:10,}")
+        return "\n".join(lines)
+
+
+@torch.no_grad()
+def report(model: nn.Module) -> RotationReport:
+    """Per rotated layer: energy at the start and now (7.2: equal), orthogonality, det R, sizes.
+
+    >>> from hypersphere.orthogonal import rotate
+    >>> layer = report(rotate(nn.Conv2d(64, 64, 3), "cayley", blocks=4)).layers[0]
+    >>> layer.dim, layer.parameters, layer.baseline_parameters
+    (576, 82944, 36864)
+    """
+    layers = []
+    for label, module, parameter, rotation in required_rotations(model):
+        layout, turn = rotation.layout, rotation.map
+        weight = getattr(module, parameter)
+        error = determinant = None
+        blocks = 1
+        if isinstance(turn, Matrix):
+            R = turn.matrix().double()
+            error = float(_gram_error(R).abs().max())
+            sign, logarithm = torch.linalg.slogdet(R)
+            repeats = turn.blocks if R.shape[1] == 1 else 1
+            determinant = float(sign.prod() ** repeats * torch.exp(repeats * logarithm.sum()))
+            blocks = turn.blocks
+        layers.append(
+            LayerReport(
+                name=label,
+                method=rotation.method,
+                neurons=layout.neurons * layout.sets,
+                dim=layout.dim,
+                blocks=blocks,
+                parameters=sum(p.numel() for p in turn.parameters()),
+                baseline_parameters=weight.numel(),
+                energy_start=float(rotation.start_energy),
+                energy_now=energy(layout.rows(weight), layout.sets),
+                orthogonality_error=error,
+                determinant=determinant,
+            )
+        )
+    return RotationReport(layers)

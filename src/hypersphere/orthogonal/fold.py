@@ -1,0 +1,75 @@
+"""After training: plain layers again. Between tasks: another R over the same neurons (F.8)."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn.utils import parametrize
+
+from .rotation import required_rotations
+
+
+@torch.no_grad()
+def fold(model: nn.Module) -> nn.Module:
+    """Multiply R into the neurons, in place: plain layers, the original keys, the same outputs.
+
+    The current task's R is the one folded. Folding and rotating again with start="identity" is
+    progressive training (F.8).
+
+    >>> from hypersphere.orthogonal import rotate
+    >>> layer = nn.Linear(6, 4)
+    >>> x = torch.randn(2, 6)
+    >>> y = rotate(layer)(x)
+    >>> torch.equal(fold(layer)(x), y), list(layer.state_dict())
+    (True, ['weight', 'bias'])
+    """
+    for _, module, parameter, _ in required_rotations(model):
+        weight = getattr(module, parameter).clone()
+        parametrize.remove_parametrizations(module, parameter, leave_parametrized=False)
+        plain = nn.Parameter(weight)
+        # Registered anew it would follow the bias; keys keep the order of the plain layer.
+        others = {k: v for k, v in module._parameters.items() if k != parameter}
+        module._parameters.clear()
+        for name in _plain_order(module, parameter, list(others)):
+            module._parameters[name] = plain if name == parameter else others[name]
+    return model
+
+
+def _plain_order(module: nn.Module, parameter: str, others: list[str]) -> list[str]:
+    if isinstance(module, nn.MultiheadAttention):
+        known = [
+            "in_proj_weight",
+            "q_proj_weight",
+            "k_proj_weight",
+            "v_proj_weight",
+            "in_proj_bias",
+            "bias_k",
+            "bias_v",
+        ]
+        everything = {parameter, *others}
+        return [k for k in known if k in everything] + [k for k in others if k not in known]
+    return [parameter, *others]
+
+
+def add_task(model: nn.Module, name: str, source: str | None = None) -> nn.Module:
+    """Give every rotated layer an R for the task `name`, starting as a copy of `source`'s.
+
+    `source` None is the current task. The new R is trained once :func:`use_task` makes it current.
+
+    >>> from hypersphere.orthogonal import rotate
+    >>> model = use_task(add_task(rotate(nn.Linear(6, 4)), "birds"), "birds")
+    """
+    for _, _, _, rotation in required_rotations(model):
+        rotation.add_task(name, source)
+    return model
+
+
+def use_task(model: nn.Module, name: str) -> nn.Module:
+    """Make `name` the current task: its R turns the neurons, and is the one that is trained.
+
+    The task every rotated model starts with is called "default". Give the optimizer the
+    parameters of a task after making it current (`parameter_groups(model)`).
+    """
+    for _, _, _, rotation in required_rotations(model):
+        rotation.use_task(name)
+    return model

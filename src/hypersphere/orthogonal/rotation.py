@@ -1,0 +1,174 @@
+"""The parametrization behind `rotate`: weight = neurons, turned by the map of the current task."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from .layout import Layout
+from .matrices import CONSTRUCTED, FREE, apply, matrix
+
+DEFAULT_TASK = "default"
+
+
+class Matrix(nn.Module):
+    """w = R v for all neurons of a layer, R = Diag(R_1, ..., R_k) (Eq. 7.1, F.33, F.34).
+
+    `U` has shape (sets, k, d/k, d/k): one matrix a block, or a single one (k stored as 1) where
+    the blocks are shared. A shared block sees each sub-neuron as a neuron of its own.
+    """
+
+    no_weight_decay = True
+
+    def __init__(self, U: Tensor, method: str, blocks: int = 1, bandwidth: int = 1) -> None:
+        super().__init__()
+        self.method = method
+        self.blocks = blocks
+        self.bandwidth = bandwidth
+        self.U = nn.Parameter(U)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """(sets * n, d) -> (sets * n, d)."""
+        sets, stored, size, _ = self.U.shape
+        columns = rows.reshape(sets, -1, stored, size).permute(0, 2, 3, 1)
+        turned = apply(self.U, columns, self.method, self.bandwidth)
+        return turned.permute(0, 3, 1, 2).reshape(rows.shape)
+
+    def matrix(self) -> Tensor:
+        """R, (sets, stored blocks, d/k, d/k)."""
+        return matrix(self.U, self.method, self.bandwidth)
+
+    def dense(self) -> Tensor:
+        """R with its blocks on the diagonal, (sets, d, d)."""
+        R = self.matrix().expand(-1, self.blocks, -1, -1)
+        return torch.stack([torch.block_diag(*blocks) for blocks in R])
+
+    def undo(self, rows: Tensor) -> Tensor:
+        """R^{-1} on the rows, in float64."""
+        sets, stored, size, _ = self.U.shape
+        R = matrix(self.U.detach().double(), self.method, self.bandwidth)
+        columns = rows.double().reshape(sets, -1, stored, size).permute(0, 2, 3, 1)
+        turned = R.mT @ columns if self.method in CONSTRUCTED else torch.linalg.solve(R, columns)
+        return turned.permute(0, 3, 1, 2).reshape(rows.shape).to(rows.dtype)
+
+    def extra_repr(self) -> str:
+        return f"method={self.method!r}, U={tuple(self.U.shape)}, blocks={self.blocks}"
+
+
+class Function(nn.Module):
+    """A plain function T(v) of the rows, as a module."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return self.function(rows)
+
+
+class Rotation(nn.Module):
+    """Parametrization of one weight: its neurons stay, one map per task turns them (F.8)."""
+
+    start_energy: Tensor
+    current_task: Tensor
+
+    def __init__(self, layout: Layout, first: nn.Module, start_energy: float) -> None:
+        super().__init__()
+        self.layout = layout
+        self.tasks = nn.ModuleDict({DEFAULT_TASK: first})
+        self.task = DEFAULT_TASK
+        self.register_buffer("start_energy", torch.tensor(start_energy))
+        self.register_buffer("current_task", torch.tensor(0))
+
+    @property
+    def map(self) -> nn.Module:
+        return self.tasks[self.task]
+
+    @property
+    def method(self) -> str:
+        return self.map.method if isinstance(self.map, Matrix) else type(self.map).__name__
+
+    @property
+    def orthogonal(self) -> bool:
+        """Whether R is meant to be orthogonal, so that the energy stays (Eq. 7.2)."""
+        return self.method in (*CONSTRUCTED, "ogd")
+
+    def forward(self, neurons: Tensor) -> Tensor:
+        rows = self.layout.rows(neurons)
+        turned = self.map(rows)
+        if turned.shape != rows.shape:
+            raise ValueError(
+                f"T(v) must keep the shape of the neurons, (n, d) = {tuple(rows.shape)}; "
+                f"it returned {tuple(turned.shape)}"
+            )
+        return self.layout.weight(turned).to(neurons.dtype)
+
+    def right_inverse(self, weight: Tensor) -> Tensor:
+        """The neurons that the current map turns into `weight`."""
+        if not isinstance(self.map, Matrix):
+            return weight
+        return self.layout.weight(self.map.undo(self.layout.rows(weight)))
+
+    def add_task(self, name: str, source: str | None = None) -> None:
+        source = source or self.task
+        if source not in self.tasks:
+            raise KeyError(f"no task {source!r}; there are: {', '.join(self.tasks)}")
+        if name in self.tasks:
+            raise ValueError(f"task {name!r} exists; there are: {', '.join(self.tasks)}")
+        if not name or "." in name:
+            raise ValueError(f"a task name is not empty and has no dot; got {name!r}")
+        self.tasks[name] = copy.deepcopy(self.tasks[source])
+        self.use_task(self.task)
+
+    def use_task(self, name: str) -> None:
+        if name not in self.tasks:
+            raise KeyError(f"no task {name!r}; there are: {', '.join(self.tasks)}")
+        self.task = name
+        self.current_task.fill_(list(self.tasks).index(name))
+        for other, module in self.tasks.items():
+            module.requires_grad_(other == name)  # optimizers and DDP see the current task only
+
+    # A checkpoint with several tasks brings them along, and says which one is current.
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
+        start = prefix + "tasks."
+        for key in state_dict:
+            if key.startswith(start) and key[len(start) :].split(".")[0] not in self.tasks:
+                self.add_task(key[len(start) :].split(".")[0])
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+        stored = list(self.tasks)[int(self.current_task)]
+        if stored != self.task:
+            self.use_task(stored)
+
+
+def rotations(model: nn.Module) -> Iterator[tuple[str, nn.Module, str, Rotation]]:
+    """(label, module, parameter name, rotation) of every rotated weight."""
+    for name, module in model.named_modules():
+        if not parametrize.is_parametrized(module):
+            continue
+        for parameter, chain in module.parametrizations.items():  # type: ignore[union-attr,operator]
+            for item in chain:
+                if isinstance(item, Rotation):
+                    label = name if parameter == "weight" else f"{name}.{parameter}"
+                    yield label.lstrip(".") or type(module).__name__, module, parameter, item
+
+
+def required_rotations(model: nn.Module) -> list[tuple[str, nn.Module, str, Rotation]]:
+    found = list(rotations(model))
+    if not found:
+        raise ValueError(f"{type(model).__name__} has no rotated layer; call rotate(model) first")
+    return found
+
+
+def matrices(model: nn.Module) -> Iterator[tuple[str, Matrix]]:
+    """The matrix of the current task of every layer that has one."""
+    for label, _, _, rotation in required_rotations(model):
+        if isinstance(rotation.map, Matrix):
+            yield label, rotation.map
+
+
+__all__ = ["FREE", "Function", "Matrix", "Rotation", "matrices", "required_rotations", "rotations"]
