@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import struct
 
 import numpy as np
 import pytest
@@ -12,12 +11,7 @@ import torch
 import hypersphere as hs
 from hypersphere.data import DamagedData, MissingData, read_idx
 
-CODES = {"u1": 0x08, "i1": 0x09, ">i2": 0x0B, ">i4": 0x0C, ">f4": 0x0D, ">f8": 0x0E}
-
-
-def idx_bytes(array: np.ndarray, code: str = "u1") -> bytes:
-    head = bytes([0, 0, CODES[code], array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape)
-    return head + array.astype(code).tobytes()
+from reference.data_files import IDX_CODES, idx_bytes
 
 
 def write_set(
@@ -37,7 +31,7 @@ def write_set(
     return written
 
 
-@pytest.mark.parametrize("code", CODES)
+@pytest.mark.parametrize("code", IDX_CODES)
 @pytest.mark.parametrize("shape", [(3,), (2, 4), (2, 0, 3)])
 def test_every_type_and_shape(tmp_path, code, shape):
     array = np.arange(np.prod(shape)).reshape(shape)

@@ -31,7 +31,8 @@ def read_image(path: Path | str, size: Size = None, mode: str | None = None) -> 
         with Image.open(path) as picture:
             if mode is None:
                 mode = "L" if picture.mode in ("1", "L", "I;16") else "RGB"
-            picture = picture.convert(mode)
+            if picture.mode != mode:
+                picture = picture.convert(mode)
             if size is not None:
                 height, width = (size, size) if isinstance(size, int) else size
                 picture = picture.resize((width, height), Image.Resampling.BILINEAR)
