@@ -6,6 +6,7 @@ import argparse
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -39,7 +40,7 @@ def main(argv: list[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="hypersphere points",
-        description="Points of minimum energy on a sphere: Thomson (s=1), Whyte (s=0), Tammes (s=inf).",
+        description="Points of minimum energy on a sphere: Thomson s=1, Whyte s=0, Tammes s=inf.",
     )
     parser.add_argument("n", type=int, help="number of points")
     parser.add_argument("--dim", type=int, default=3, help="dimension of the space (default 3)")
@@ -60,7 +61,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def describe(points: Tensor, s: float, half_space: bool = False) -> dict[str, float | int | None]:
+def describe(points: Tensor, s: float, half_space: bool = False) -> dict[str, Any]:
     """Energy over unordered pairs, smallest angle and covering radius, in degrees.
 
     >>> octahedron = torch.cat([torch.eye(3), -torch.eye(3)]).double()
@@ -76,14 +77,15 @@ def describe(points: Tensor, s: float, half_space: bool = False) -> dict[str, fl
     angle = math.degrees(float(HF.separation_distance(everything))) if several else None
     radius = math.degrees(float(HF.covering_radius(everything)))
     return {
-        "n": len(points), "dim": points.shape[1], "s": s, "half_space": half_space,
+        "n": len(points),
+        "dim": points.shape[1], "s": s if math.isfinite(s) else "inf", "half_space": half_space,
         "energy": energy, "minimal_angle": angle, "covering_radius": radius,
     }  # fmt: skip
 
 
-def _table(result: dict[str, float | int | None]) -> str:
+def _table(result: dict[str, Any]) -> str:
     what = "lines" if result["half_space"] else "points"
-    lines = [f"{result['n']} {what} in R^{result['dim']}, s = {result['s']:g}"]
+    lines = [f"{result['n']} {what} in R^{result['dim']}, s = {float(result['s']):g}"]
     if result["energy"] is not None:
         lines.append(f"  energy (unordered pairs)  {result['energy']:.9f}")
     if result["minimal_angle"] is not None:
@@ -148,7 +150,7 @@ def draw(points: Tensor, path: Path, half_space: bool = False) -> None:
 
 
 def _nearest_edges(points: Tensor) -> list[tuple[int, int]]:
-    """Pairs within 1.25 times each other's nearest distance: the edges of the polyhedron, mostly."""
+    """Pairs within 1.25 times the nearest distance: mostly the edges of the polyhedron."""
     distance = torch.cdist(points, points).fill_diagonal_(math.inf)
     reach = 1.25 * distance.amin(1)
     pairs = (distance <= torch.maximum(reach[:, None], reach[None])).triu(1).nonzero()
@@ -172,7 +174,7 @@ def _draw_matplotlib(points: Tensor, path: Path, half_space: bool) -> None:
     axes.scatter(*points.T.numpy(), color="tab:red", s=36, depthshade=True)
     if half_space:
         axes.scatter(*(-points).T.numpy(), color="tab:pink", s=20, depthshade=True)
-    axes.set_box_aspect((1, 1, 1))
+    axes.set_box_aspect((1, 1, 1), zoom=1.5)
     axes.set_axis_off()
     figure.savefig(path, dpi=120, bbox_inches="tight")
     pyplot.close(figure)
@@ -199,10 +201,10 @@ def _draw_plotly(points: Tensor, path: Path, half_space: bool) -> None:
             mode="markers",
             name=name,
             marker={"size": 6, "color": color},
-        )  # fmt: skip
+        )
         for p, name, color in shown
     ]
     figure = graph.Figure([surface, *dots])
-    figure.update_layout(scene={"aspectmode": "data", "xaxis_visible": False, "yaxis_visible": False,
-                                "zaxis_visible": False}, margin={"l": 0, "r": 0, "t": 0, "b": 0})  # fmt: skip
+    hidden = {f"{axis}axis_visible": False for axis in "xyz"}
+    figure.update_layout(scene={"aspectmode": "data", **hidden}, margin=dict.fromkeys("lrtb", 0))
     figure.write_html(path, include_plotlyjs=True)

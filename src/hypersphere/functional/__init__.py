@@ -38,6 +38,7 @@ from .labels import check_labels, sample_classes
 from .margins import Margin, anneal, margin, margin_derivative
 from .class_energy import class_energy
 from .energy import distance_floor, hyperspherical_energy, log_energy, set_energies
+from .gram_penalties import orthogonal_penalty, orthonormal_penalty, spectral_penalty
 from .points import minimize_energy
 from .projections import (
     adversarial_step,

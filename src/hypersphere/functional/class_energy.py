@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -38,7 +40,8 @@ def class_energy(
         )
     if labels.ndim != 1 or labels.numel() == 0 or labels.is_floating_point():
         raise ValueError(
-            f"expected labels (m,) of integers, m >= 1; got {labels.dtype} of shape {tuple(labels.shape)}"
+            f"expected labels (m,) of integers, m >= 1; got {labels.dtype} of shape "
+            f"{tuple(labels.shape)}"
         )
     if int(labels.min()) < 0 or int(labels.max()) >= len(weight):
         raise ValueError(
@@ -69,9 +72,9 @@ class _ClassEnergy(torch.autograd.Function):
     """One pass over blocks of classes gives value and gradient, as in `energy.py`."""
 
     @staticmethod
-    def forward(
-        ctx, weight: Tensor, classes: Tensor, share: Tensor, potential: Potential
-    ) -> Tensor:  # type: ignore[no-untyped-def, override]
+    def forward(  # type: ignore[override]
+        ctx: Any, weight: Tensor, classes: Tensor, share: Tensor, potential: Potential
+    ) -> Tensor:
         norm = row_norm(weight)
         inverse = torch.where(norm > 0, 1 / norm, 0.0)
         rows = weight[classes] * inverse[classes, None]  # (k, d) directions

@@ -26,7 +26,7 @@ from .angles import arccos, normalize, row_norm
 
 __all__ = ["distance_floor", "hyperspherical_energy", "log_energy", "set_energies"]
 
-# Entries of a block of cosines: large enough for the matrix product, small against the caches' reach.
+# Entries of a block of cosines: enough for an efficient matrix product, little memory.
 BLOCK_ENTRIES = 2**21
 
 
@@ -192,8 +192,10 @@ def _check_weights(weights: Tensor | None, neurons: Tensor, distance: str) -> Te
     if weights is None:
         return None
     if distance != "euclidean":
-        raise ValueError("weights scale the directions (Eq. D.10), which leaves angles as they are: "
-                         "use distance='euclidean' with weights")  # fmt: skip
+        raise ValueError(
+            "weights scale the directions (Eq. D.10), which leaves angles as they are: use them "
+            "with distance='euclidean'"
+        )
     if weights.shape != neurons.shape[1:2] or not bool((weights > 0).all()):
         raise ValueError(
             f"weights must be {neurons.shape[1]} positive numbers, one a neuron; got shape "

@@ -1,4 +1,4 @@
-"""Point configurations of minimum energy (5.3.7): Thomson, Whyte and Tammes problems in any dimension.
+"""Point configurations of minimum energy (5.3.7): Thomson, Whyte and Tammes problems.
 
 The energy landscape has exponentially many minima, so the search is a crowd: random starts descend
 together by a batched L-BFGS in float64, and the best are
@@ -145,7 +145,7 @@ def descend(
 
 
 def _two_loop(gradient: Tensor, steps: list[Tensor], changes: list[Tensor]) -> Tensor:
-    """-H gradient by the L-BFGS recursion, a row a configuration; pairs of wrong curvature count 0."""
+    """-H gradient by the L-BFGS recursion, a row a configuration; bad pairs count 0."""
     q = -gradient.flatten(1)
     pairs = []
     for step, change in zip(steps, changes, strict=True):

@@ -113,13 +113,14 @@ def project(neurons: Tensor, projection: Tensor) -> Tensor:
     return images.view(sets, n, count, dim).transpose(1, 2).reshape(sets * count, n, dim)
 
 
-# --- angle-preserving projection (6.3.4) ----------------------------------------------------------
+# --- angle-preserving projection (6.3.4) ---------------------------------------------------
 
 
 def angle_preserving_loss(neurons: Tensor, projection: Tensor, measure: str = "angle") -> Tensor:
     r"""How much P distorts the angles, Eq. 6.6 divided by the number of pairs:
 
-    .. math:: L_P = \frac{1}{N(N-1)} \sum_{i \ne j} (\theta_{(w_i, w_j)} - \theta_{(P w_i, P w_j)})^2
+    .. math:: L_P = \frac{1}{N(N-1)} \sum_{i \ne j}
+        (\theta_{(w_i, w_j)} - \theta_{(P w_i, P w_j)})^2
 
     neurons: (N, d) or (B, N, d); projection: (k, d) or (C, k, d), averaged over. `measure`:
     "angle", or "cosine" for cosines in place of angles. Differentiable in both, twice.
@@ -170,12 +171,14 @@ def angle_preserving_step(
     """
     sets = [neurons] if isinstance(neurons, Tensor) else neurons
     with torch.enable_grad():
-        p = projection.detach().requires_grad_()
+        # Unrolling several steps keeps the path through the earlier ones.
+        through = differentiable and projection.requires_grad
+        p = projection if through else projection.detach().requires_grad_()
         held = sets if differentiable else [w.detach() for w in sets]
         losses = [angle_preserving_loss(w, p, measure) for w in held]
         loss = torch.stack(losses).mean()
         (gradient,) = torch.autograd.grad(loss, p, create_graph=differentiable)
-        new = p.detach() - _squared_size(p) * lr * gradient
+        new = p - _squared_size(p) * lr * gradient
     return new if differentiable else new.detach()
 
 
@@ -218,7 +221,7 @@ def _squared_size(p: Tensor) -> Tensor:
     return p.detach().square().sum((-2, -1), keepdim=True)
 
 
-# --- bilateral projection (E.6) --------------------------------------------------------------------
+# --- bilateral projection (E.6) ------------------------------------------------------------
 
 
 def bilateral_low_rank(y1: Tensor, y2: Tensor, p1: Tensor) -> Tensor:

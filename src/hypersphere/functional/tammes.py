@@ -7,6 +7,8 @@ What remains is log(contacts) / s, far below the rounding of an angle.
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -16,7 +18,7 @@ __all__ = ["max_min"]
 
 
 def max_min(crowd: Tensor, half_space: bool, keep: int = 32, finish: int = 6) -> Tensor:
-    """The configuration of largest separation found from random starts (R, n, d): (n, d), unit rows.
+    """The configuration of largest separation found from random starts (R, n, d): (n, d).
 
     Starting at a small s would lead the whole crowd into the few basins of a smooth energy, where
     the best packings often are not; so it starts steep.
@@ -24,10 +26,8 @@ def max_min(crowd: Tensor, half_space: bool, keep: int = 32, finish: int = 6) ->
     for s in (40.0, 160.0, 500.0):
         if s == 500.0:
             crowd = crowd[largest_cosine(crowd, half_space).argsort()[:keep]]
-        crowd, _ = descend(
-            lambda x, s=s: _sharp(x, s, half_space),  # type: ignore[misc]
-            crowd, iterations=150, tolerance=1e-8,
-        )  # fmt: skip
+        objective = partial(_sharp, s=s, half_space=half_space)
+        crowd, _ = descend(objective, crowd, iterations=150, tolerance=1e-8)
     order = largest_cosine(crowd, half_space).argsort()
     best = torch.stack([_follow(x, half_space) for x in crowd[order[:finish]]])
     return best[int(largest_cosine(best, half_space).argmin())]
@@ -50,14 +50,8 @@ def _follow(x: Tensor, half_space: bool, last: float = 2e11) -> Tensor:
         value = _log_energy(x, s, half_space)
         for _ in range(6):
             first, second = _log_derivatives(x, s, half_space)
-            new = newton_step(
-                x,
-                first,
-                second,
-                lambda y, s=s: _log_energy(y, s, half_space),
-                value,
-                rank_one=s,  # type: ignore[misc]
-            )
+            energy = partial(_log_energy, s=s, half_space=half_space)
+            new = newton_step(x, first, second, energy, value, rank_one=s)
             if new is None:
                 break
             change = value - new[1]
@@ -71,7 +65,7 @@ def _follow(x: Tensor, half_space: bool, last: float = 2e11) -> Tensor:
 
 
 def _exponents(x: Tensor, s: float, half_space: bool) -> tuple[Tensor, Tensor]:
-    """-s log d_ij and d_ij^2 for all ordered pairs; in the half space (2, ...) with the mirrored."""
+    """-s log d_ij and d_ij^2 for all ordered pairs; the half space adds the mirrored."""
     cos = x @ x.mT
     sides = torch.stack([cos, -cos]) if half_space else cos[None]
     square = (2 - 2 * sides).clamp_min(1e-30)

@@ -1,0 +1,129 @@
+"""Minimum hyperspherical energy (chapter 5): evenly spread neurons, as a term of the loss."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from ..functional import class_energy, set_energies
+from .base import Term, WeightRegularizer
+from .neurons import Neurons
+
+__all__ = ["MHE", "ClassEnergy"]
+
+
+class MHE(WeightRegularizer):
+    r"""Energies of all layers, each divided by its number of pairs, Eq. 5.4:
+
+    .. math:: \lambda_h \sum_{j<L} \frac{E_s(W_j)}{N_j (N_j - 1)}
+        + \lambda_o \frac{E_s(W_L)}{N_L (N_L - 1)}
+
+    Args:
+        hidden, output: the weights lambda_h and lambda_o; 0 leaves these layers out.
+        s, half_space, distance: the energy of the hidden layers, as in
+            :func:`~hypersphere.functional.hyperspherical_energy`.
+        output_s, output_distance: for the output layer; by default as for the hidden layers.
+        output_half_space: off, since opposite classes are not redundant (5.3.4).
+        batch: a random batch of so many neurons of each layer in each call (5.3.6); None for all.
+        average: divide the hidden term by the number of hidden layers (remark in D.1).
+        only, skip, output_layers, together: which layers, see
+            :func:`~hypersphere.regularizers.find_neurons`.
+        seed: of the mini-batches.
+
+    `neuron_weights["layer name"] = beta` holds chosen neurons of a hidden layer in place (D.10).
+
+    The text uses hidden=10 in the full space and 1 in the half space, output=1 (D.1); see
+    :func:`~hypersphere.regularizers.create` for these and other sources by name.
+
+    >>> net = nn.Sequential(nn.Linear(3, 3, bias=False), nn.ReLU(), nn.Linear(3, 2, bias=False))
+    >>> with torch.no_grad():
+    ...     _ = net[0].weight.copy_(torch.eye(3)), net[2].weight.copy_(torch.eye(3)[:2])
+    >>> MHE(hidden=10.0, output=1.0, s=2.0, half_space=False)(net)  # 10 / 2 + 1 / 2
+    tensor(5.5000, grad_fn=<AddBackward0>)
+    """
+
+    def __init__(
+        self,
+        hidden: float = 1.0,
+        output: float = 1.0,
+        s: float = 2.0,
+        half_space: bool = True,
+        distance: str = "euclidean",
+        output_s: float | None = None,
+        output_half_space: bool = False,
+        output_distance: str | None = None,
+        batch: int | None = None,
+        average: bool = False,
+        only: Sequence[str] | None = None,
+        skip: Sequence[str] = (),
+        output_layers: Sequence[str] | None = None,
+        together: bool = False,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(only, skip, output_layers, together, seed)
+        if batch is not None and batch < 2:
+            raise ValueError(f"a batch of neurons needs at least 2, got {batch}")
+        self.hidden, self.output = hidden, output
+        self.s, self.half_space, self.distance = s, half_space, distance
+        self.output_s = s if output_s is None else output_s
+        self.output_half_space = output_half_space
+        self.output_distance = output_distance or distance
+        self.batch, self.average = batch, average
+        self.neuron_weights: dict[str, Tensor] = {}
+
+    def factor(self, layer: Neurons, hidden_layers: int) -> float:
+        if layer.role == "output":
+            return self.output
+        return self.hidden / hidden_layers if self.average else self.hidden
+
+    def terms(self, layers: list[Neurons]) -> list[Term]:
+        hidden_layers = sum(layer.role == "hidden" for layer in layers)
+        found = []
+        for layer in layers:
+            factor = self.factor(layer, hidden_layers)
+            if factor:
+                found.append(Term(layer, factor, self.energy(layer, layer.read())))
+        return found
+
+    def energy(self, layer: Neurons, neurons: Tensor) -> Tensor:
+        """Mean energy of one layer's neurons (sets, N, d), averaged over its sets."""
+        weights = self.neuron_weights.get(layer.name)
+        if self.batch is not None and self.batch < neurons.shape[1]:
+            drawn = torch.randperm(neurons.shape[1], generator=self.generator)[: self.batch]
+            drawn = drawn.to(neurons.device)
+            neurons = neurons.index_select(1, drawn)
+            weights = None if weights is None else weights.to(neurons.device)[drawn]
+        if layer.role == "output":
+            settings = (self.output_s, self.output_half_space, self.output_distance)
+        else:
+            settings = (self.s, self.half_space, self.distance)
+        return set_energies(neurons, *settings, weights).mean()
+
+    def extra_repr(self) -> str:
+        return (
+            f"hidden={self.hidden}, output={self.output}, s={self.s}, "
+            f"half_space={self.half_space}, distance={self.distance!r}"
+        )
+
+
+class ClassEnergy(nn.Module):
+    """weight times the energy of the classes in the batch against all classes (Eq. 5.8).
+
+    The second term of SphereFace+; the first is the loss of the head.
+
+    >>> ClassEnergy(weight=2.0)(torch.eye(3), torch.tensor([0, 1]))
+    tensor(1.)
+    """
+
+    def __init__(self, weight: float = 1.0, s: float = 2.0, distance: str = "euclidean") -> None:
+        super().__init__()
+        self.weight, self.s, self.distance = weight, s, distance
+
+    def forward(self, weight: Tensor, labels: Tensor) -> Tensor:
+        """weight: (N, d), a class a row (`head.weight`); labels: (m,)."""
+        return self.weight * class_energy(weight, labels, self.s, self.distance)
+
+    def extra_repr(self) -> str:
+        return f"weight={self.weight}, s={self.s}, distance={self.distance!r}"

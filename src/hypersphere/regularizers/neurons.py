@@ -1,0 +1,236 @@
+"""Where the neurons of a network are: weight tensors as sets of rows, one neuron a row.
+
+A neuron of a convolution is the filter of one output channel, flattened. Filters of different
+groups read different channels, so each group is a set of its own, and so are the query, key and
+value maps of attention. Weights are read when asked for: a rotated or otherwise parametrized layer
+gives its effective weight, through which gradients reach the parameters below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["Neurons", "find_neurons"]
+
+TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+
+@dataclass
+class Neurons:
+    """The neurons of one layer: `read()` gives (sets, N, d)."""
+
+    name: str
+    role: str
+    """"hidden" or "output"."""
+    read: Callable[[], Tensor]
+    count: int
+    """N, the neurons of one set: those that are compared with one another."""
+    channels: int
+    """Input channels among the d entries of a neuron: d / channels entries belong to each."""
+    module: nn.Module | None = None
+
+
+def find_neurons(
+    module: nn.Module | Mapping[str, Tensor],
+    only: Sequence[str] | None = None,
+    skip: Sequence[str] = (),
+    output: Sequence[str] | None = None,
+    together: bool = False,
+) -> list[Neurons]:
+    """The layers of `module` that have two or more comparable neurons, in the module's order.
+
+    Found by themselves: convolutions (grouped and transposed too), linear, bilinear and attention
+    layers, their decoupled, rotated or parametrized versions, and whatever declares `neuron_role`
+    and has a `weight` with a neuron a row, such as a margin head. The output layer is what declares
+    neuron_role = "output"; if nothing does, the last linear layer.
+
+    Args:
+        module: a network, or a mapping from names to weights (N, ...) to be used as they are.
+        only, skip: names of layers to take or leave, with wildcards ("stem.*"); a name also stands
+            for the layers below it.
+        output: names of the output layers, instead of finding them.
+        together: compare the filters of different groups too.
+
+    A layer whose sets have a single neuron (depthwise convolution, one-class head) is left out.
+
+    >>> net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8, 10))
+    >>> [(n.name, n.role, tuple(n.read().shape)) for n in find_neurons(net)]
+    [('0', 'hidden', (1, 8, 27)), ('3', 'output', (1, 10, 8))]
+    """
+    if isinstance(module, Mapping):
+        found = [_tensor(name, weight) for name, weight in module.items()]
+    elif isinstance(module, nn.Module):
+        found = list(_walk(module, together))
+    else:
+        raise TypeError(
+            f"expected a module, or a mapping from names to weights; got {type(module).__name__}"
+        )
+    candidates = [n for n in found if _wanted(n.name, only, skip)]
+    _assign_roles(candidates, output)
+    eligible = [n for n in candidates if n.count >= 2]
+    if not eligible:
+        raise ValueError(_nothing_found(module, only, skip))
+    return eligible
+
+
+def _walk(module: nn.Module, together: bool) -> Iterator[Neurons]:
+    seen: set[int] = set()
+    for name, layer in module.named_modules():
+        for found in _layer(layer, together):
+            identity = id(_identity(layer, found.attribute))
+            if identity in seen:  # tied weights count once
+                continue
+            seen.add(identity)
+            full = ".".join(part for part in (name, found.suffix) if part) or type(layer).__name__
+            yield Neurons(full, found.role, found.read, found.count, found.channels, layer)
+
+
+@dataclass
+class Found:
+    suffix: str
+    attribute: str
+    role: str
+    read: Callable[[], Tensor]
+    count: int
+    channels: int
+
+
+def _layer(layer: nn.Module, together: bool) -> Iterator[Found]:
+    """The sets of neurons a single module holds itself."""
+    role = getattr(layer, "neuron_role", None)
+    if isinstance(layer, nn.MultiheadAttention):
+        yield from _attention(layer)
+    elif isinstance(layer, CONVOLUTIONS + TRANSPOSED):
+        inputs, outputs = layer.in_channels // layer.groups, layer.out_channels // layer.groups
+        count = layer.out_channels if together else outputs
+        read = partial(_filters, layer, together)
+        yield Found("", "weight", role or "hidden", read, count, inputs)
+    elif isinstance(layer, (nn.Linear, nn.Bilinear)):
+        # The output map of attention is inside the network, however late it comes.
+        inner = isinstance(layer, nn.modules.linear.NonDynamicallyQuantizableLinear)
+        role = role or ("hidden" if inner else "linear")
+        wide = layer.in_features if isinstance(layer, nn.Linear) else layer.in1_features
+        yield Found("", "weight", role, partial(_rows, layer), layer.out_features, wide)
+    elif _declares_rows(layer):
+        shape: Any = layer.weight.shape  # type: ignore[union-attr]
+        read = partial(_rows, layer)
+        yield Found("", "weight", role or "linear", read, shape[0], shape[1])
+
+
+def _filters(layer: Any, together: bool) -> Tensor:
+    weight, groups = layer.weight, layer.groups
+    if isinstance(layer, TRANSPOSED):  # (in, out / groups, ...): bring the output channel first
+        weight = weight.unflatten(0, (groups, -1)).transpose(1, 2).flatten(0, 1)
+    rows = weight.flatten(1)
+    return rows[None] if together else rows.unflatten(0, (groups, -1))
+
+
+def _rows(layer: Any) -> Tensor:
+    return layer.weight.flatten(1)[None]
+
+
+def _declares_rows(layer: nn.Module) -> bool:
+    """A neuron_role with a weight, or a linear layer by another name: weight (out, in)."""
+    weight = getattr(layer, "weight", None)
+    if not isinstance(weight, Tensor) or weight.ndim < 2:
+        return False
+    if getattr(layer, "neuron_role", None) is not None:
+        return True
+    sizes = [
+        tuple(getattr(layer, f"{side}_{what}", None) for side in ("out", "in"))
+        for what in ("features", "channels")
+    ]
+    return tuple(weight.shape) in sizes
+
+
+def _attention(layer: nn.MultiheadAttention) -> Iterator[Found]:
+    """Query, key and value maps: three sets, packed in one weight or in three."""
+    width = layer.embed_dim
+    if layer.in_proj_weight is not None:
+        read = partial(_packed, layer)
+        yield Found("in_proj", "in_proj_weight", "hidden", read, width, width)
+        return
+    for part in ("q_proj", "k_proj", "v_proj"):
+        read = partial(_single, layer, f"{part}_weight")
+        inputs = {"q_proj": width, "k_proj": layer.kdim, "v_proj": layer.vdim}[part]
+        yield Found(part, f"{part}_weight", "hidden", read, width, inputs)
+
+
+def _packed(layer: nn.MultiheadAttention) -> Tensor:
+    return layer.in_proj_weight.unflatten(0, (3, layer.embed_dim))
+
+
+def _single(layer: nn.MultiheadAttention, attribute: str) -> Tensor:
+    return getattr(layer, attribute)[None]
+
+
+def _identity(layer: nn.Module, attribute: str) -> object:
+    """The parameter itself; under a parametrization, the object that makes the weight."""
+    parametrized: Any = getattr(layer, "parametrizations", {})
+    return parametrized[attribute] if attribute in parametrized else getattr(layer, attribute)
+
+
+def _tensor(name: str, weight: Tensor) -> Neurons:
+    if not isinstance(weight, Tensor) or weight.ndim < 2:
+        shape = tuple(weight.shape) if isinstance(weight, Tensor) else type(weight).__name__
+        raise ValueError(f"{name}: expected a weight (N, ...) with one neuron a row, got {shape}")
+    read = partial(torch.Tensor.reshape, weight, (1, len(weight), -1))
+    return Neurons(name, "hidden", read, len(weight), weight.shape[1])
+
+
+def _matches(name: str, patterns: Sequence[str]) -> bool:
+    parents = [name]
+    while "." in parents[-1]:
+        parents.append(parents[-1].rpartition(".")[0])
+    return any(fnmatchcase(parent, pattern) for parent in parents for pattern in patterns)
+
+
+def _wanted(name: str, only: Sequence[str] | None, skip: Sequence[str]) -> bool:
+    return (only is None or _matches(name, only)) and not _matches(name, skip)
+
+
+def _assign_roles(found: list[Neurons], output: Sequence[str] | None) -> None:
+    if output is None and not any(n.role == "output" for n in found):
+        for neurons in reversed(found):
+            if neurons.role == "linear":
+                neurons.role = "output"
+                break
+    for neurons in found:
+        if output is not None:
+            neurons.role = "output" if _matches(neurons.name, output) else "hidden"
+        elif neurons.role != "output":
+            neurons.role = "hidden"
+
+
+def _nothing_found(
+    module: nn.Module | Mapping[str, Tensor], only: Sequence[str] | None, skip: Sequence[str]
+) -> str:
+    if isinstance(module, Mapping):
+        seen = [f"{name}: {tuple(weight.shape)}" for name, weight in module.items()]
+    else:
+        leaves = [(n, m) for n, m in module.named_modules() if not any(m.children())]
+        seen = [f"{n or '(itself)'}: {_describe(m)}" for n, m in leaves]
+    shown = "\n  ".join(seen[:40]) + (
+        f"\n  ... and {len(seen) - 40} more" if len(seen) > 40 else ""
+    )
+    filters = f" with only={only}, skip={tuple(skip)}" if only is not None or skip else ""
+    return (
+        f"no layer with two or more neurons to regularize in {type(module).__name__}{filters}; "
+        f"seen:\n  {shown or '(no layers)'}\nRegularizers look for convolutions, linear and "
+        f"attention layers. For a module of your own, set neuron_role = 'hidden' or 'output' on it "
+        f"and keep one neuron a row in its weight, or pass a mapping from names to weights."
+    )
+
+
+def _describe(layer: nn.Module) -> str:
+    weight = getattr(layer, "weight", None)
+    shape = f", weight {tuple(weight.shape)}" if isinstance(weight, torch.Tensor) else ""
+    return type(layer).__name__ + shape
