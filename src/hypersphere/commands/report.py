@@ -1,0 +1,42 @@
+"""`hypersphere report RUN...`: one HTML page for a run, or for several side by side."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from .._optional import require
+
+
+def main(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="hypersphere report",
+        description="Write one HTML page for a run, or for several runs side by side with the "
+        "differences of their configs. The page opens offline.",
+    )
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run folders")
+    parser.add_argument(
+        "-o", "--output", type=Path, help="the page (default: RUN/report.html or comparison.html)"
+    )
+    parser.add_argument("--watch", action="store_true", help="refresh while training goes on")
+    parser.add_argument("--every", type=float, default=5.0, help="seconds between looks (--watch)")
+    parser.add_argument(
+        "--patience", type=float, default=600.0, help="stop after so many quiet seconds (--watch)"
+    )
+    options = parser.parse_args(argv)
+    yaml = require("yaml", extra="train")
+    from ..reports import watch, write_page
+
+    try:
+        if options.watch:
+            page = watch(
+                options.runs, options.output, yaml.safe_load, options.every, options.patience
+            )
+        else:
+            page = write_page(options.runs, options.output, yaml.safe_load)
+    except (FileNotFoundError, PermissionError, NotADirectoryError) as error:
+        print(f"hypersphere report: {error}", file=sys.stderr)
+        return 1
+    print(page)
+    return 0

@@ -1,0 +1,36 @@
+"""One function a figure, taking plain arrays and returning a matplotlib figure."""
+
+from .curves import angular_curves, magnitude_curves, margin_curves
+from .features import (
+    class_cosine_matrix,
+    features_2d,
+    features_3d,
+    pair_angle_histogram,
+    value_histogram,
+)
+from .images import filters, image_grid, reconstructions
+from .recognition import adversarial_strength, cmc_curves, roc_curves
+from .sphere import neuron_trajectories, point_configuration
+from .training import energy_curves, error_against, training_curves
+
+__all__ = [
+    "adversarial_strength",
+    "angular_curves",
+    "class_cosine_matrix",
+    "cmc_curves",
+    "energy_curves",
+    "error_against",
+    "features_2d",
+    "features_3d",
+    "filters",
+    "image_grid",
+    "magnitude_curves",
+    "margin_curves",
+    "neuron_trajectories",
+    "pair_angle_histogram",
+    "point_configuration",
+    "reconstructions",
+    "roc_curves",
+    "training_curves",
+    "value_histogram",
+]

@@ -1,0 +1,57 @@
+"""The functions that make an operator or a head: g, h and psi (Figs. 2.3, 3.2, 4.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from ..style import canvas, color, styled
+from ._arrays import array
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def angular_curves(
+    functions: Mapping[str, Callable[[torch.Tensor], torch.Tensor]], ylabel: str = "g(θ)"
+) -> Figure:
+    """g over theta for callables of cos(theta), as Figs. 3.2 and 4.3 draw them."""
+    theta = torch.linspace(0, torch.pi, 361, dtype=torch.float64)
+    with styled():
+        figure, axes = canvas()
+        for index, (name, function) in enumerate(functions.items()):
+            values = array(function(theta.cos()), name, 1)
+            axes.plot(theta, values, label=name, color=color(index))
+        axes.set(xlabel="θ (rad)", ylabel=ylabel, xlim=(0, np.pi))
+        axes.set_xticks(np.linspace(0, np.pi, 5), ["0", "π/4", "π/2", "3π/4", "π"])
+        axes.legend()
+    return figure
+
+
+def margin_curves(functions: Mapping[str, Callable[[torch.Tensor], torch.Tensor]]) -> Figure:
+    """psi over theta for callables of cos(theta), with the rule's bound cos(theta) (Fig. 2.3)."""
+    figure = angular_curves({**functions, "cos θ": lambda c: c}, ylabel="ψ(θ)")
+    line = figure.axes[0].lines[-1]
+    line.set(color="black", linestyle="--", linewidth=1.0)
+    with styled():
+        figure.axes[0].legend()
+    return figure
+
+
+def magnitude_curves(
+    functions: Mapping[str, Callable[[torch.Tensor], torch.Tensor]], largest: float = 3.0
+) -> Figure:
+    """h over the norm of the patch, for callables of |x| (Fig. 4.3)."""
+    norm = torch.linspace(0, largest, 361, dtype=torch.float64)
+    with styled():
+        figure, axes = canvas()
+        for index, (name, function) in enumerate(functions.items()):
+            style = ("-", "--", ":", "-.")[index % 4]
+            values = array(function(norm), name, 1)
+            axes.plot(norm, values, style, label=name, color=color(index))
+        axes.set(xlabel="patch norm |x|", ylabel="h(|x|)", xlim=(0, largest))
+        axes.legend(ncols=2)
+    return figure

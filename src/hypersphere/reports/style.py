@@ -1,0 +1,83 @@
+"""One look for every figure: colours that colour-blind readers can tell apart, column width."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .._optional import require
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["COLORS", "MARKERS", "canvas", "color", "save", "styled"]
+
+# Okabe and Ito's palette, darkest first; yellow is left out, it vanishes on white.
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#7F7F7F")
+# Beyond eight classes colour alone does not carry: the marker changes with every round.
+MARKERS = ("o", "^", "s", "D", "v", "P")
+COLUMN_WIDTH = 3.4  # inches: readable in a two-column page
+
+_SETTINGS = {
+    "font.size": 8,
+    "axes.titlesize": 8,
+    "axes.labelsize": 8,
+    "legend.fontsize": 7,
+    "legend.frameon": False,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "lines.linewidth": 1.3,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.25,
+    "grid.linewidth": 0.5,
+    "figure.constrained_layout.use": True,
+    "savefig.dpi": 200,
+    "svg.hashsalt": "hypersphere",  # the same figure gives the same file
+}
+
+
+def color(index: int) -> str:
+    return COLORS[index % len(COLORS)]
+
+
+@contextmanager
+def styled() -> Iterator[Any]:
+    """The package's matplotlib settings, for the figures made inside and no others."""
+    matplotlib = require("matplotlib", extra="report")
+    with matplotlib.rc_context(_SETTINGS):
+        yield matplotlib
+
+
+def canvas(
+    rows: int = 1, columns: int = 1, height: float = 2.5, width: float | None = None, **options: Any
+) -> tuple[Figure, Any]:
+    """A figure `columns` column-widths wide and its axes; no window, no global state."""
+    require("matplotlib", extra="report")
+    from matplotlib.figure import Figure
+
+    size = (width or COLUMN_WIDTH * min(columns, 2), height * rows)
+    figure = Figure(figsize=size, layout="constrained")
+    return figure, figure.subplots(rows, columns, **options)
+
+
+def save(figure: Figure, path: str | Path) -> list[Path]:
+    """Write a figure; a path without ending gives both .png and .svg. Returns what was written."""
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    names = [target] if target.suffix else [target.with_suffix(".png"), target.with_suffix(".svg")]
+    for name in names:
+        metadata = {"Date": None} if name.suffix == ".svg" else None
+        with styled():
+            figure.savefig(name, metadata=metadata)
+    return names
+
+
+def grid_shape(n: int) -> tuple[int, int]:
+    """Rows and columns of a near-square grid for n pictures."""
+    columns = max(1, math.ceil(math.sqrt(n)))
+    return math.ceil(n / columns), columns

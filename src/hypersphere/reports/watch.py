@@ -1,0 +1,43 @@
+"""Keeps a report up to date while its run is going on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from .page import write_page
+
+__all__ = ["watch"]
+
+_FILES = ("metrics.jsonl", "summary.json", "features.npz", "verification.json")
+
+
+def watch(
+    runs: list[Path],
+    output: Path | None = None,
+    parse_config: Callable[[str], Any] | None = None,
+    every: float = 5.0,
+    patience: float = 600.0,
+    say: Callable[[str], None] = print,
+) -> Path:
+    """Rewrite the page whenever a run's files change; the page reloads itself meanwhile.
+
+    Ends, with a page that reloads no more, once nothing has changed for `patience` seconds or on
+    Ctrl-C.
+    """
+    seen: dict[Path, float] | None = None
+    changed = time.monotonic()
+    try:
+        while time.monotonic() - changed < patience:
+            now = {p: p.stat().st_mtime for run in runs for n in _FILES if (p := run / n).exists()}
+            if now != seen:
+                reload = max(1, round(every))
+                page = write_page(runs, output, parse_config, reload, still_figures=False)
+                say(f"{time.strftime('%H:%M:%S')} {page}")
+                seen, changed = now, time.monotonic()
+            time.sleep(every)
+    except KeyboardInterrupt:
+        pass
+    return write_page(runs, output, parse_config)

@@ -1,0 +1,225 @@
+import base64
+import io
+import json
+import time
+
+import numpy as np
+import pytest
+import yaml
+
+from hypersphere import reports
+from hypersphere.cli import main
+
+SIZES = [(1280, 900), (390, 844)]
+
+
+def visit(browser, page, width=1280, height=900):
+    metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    browser.get_log("browser"), browser.get_log("performance")
+    browser.get(page.resolve().as_uri())
+    deadline = time.monotonic() + 60
+    while browser.execute_script("return document.body.dataset.ready") != "yes":
+        assert time.monotonic() < deadline, "the page did not finish drawing"
+        time.sleep(0.1)
+
+
+def quick_page(run):
+    return reports.write_page(run, parse_config=yaml.safe_load, still_figures=False)
+
+
+def console_errors(browser):
+    # The software renderer of a headless browser complains of its own slowness; that is no error.
+    return [e for e in browser.get_log("browser") if e["level"] == "SEVERE"]
+
+
+def requests(browser):
+    events = (json.loads(e["message"])["message"] for e in browser.get_log("performance"))
+    urls = [
+        e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"
+    ]
+    return [url for url in urls if not url.startswith(("file:", "data:", "blob:"))]
+
+
+def screenshot(browser):
+    from PIL import Image
+
+    picture = Image.open(io.BytesIO(base64.b64decode(browser.get_screenshot_as_base64())))
+    return np.asarray(picture.convert("L"), dtype=float)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("width", "height"), SIZES)
+def test_page_opens_offline_and_draws(browser, run, width, height):
+    page = reports.write_page(run, parse_config=yaml.safe_load)
+    visit(browser, page, width, height)
+    assert console_errors(browser) == []
+    assert requests(browser) == []
+    lines = browser.execute_script(
+        "return document.querySelectorAll('.scatterlayer .trace').length"
+    )
+    assert lines >= 4  # loss and accuracy, train and test, two layers of energy
+    assert browser.execute_script("return document.querySelectorAll('canvas').length") >= 1
+    overflow = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
+    assert browser.execute_script(overflow) <= 0  # nothing sticks out at the side
+    assert screenshot(browser).std() > 5  # not blank
+    missing_alt = "return [...document.images].filter(i => !i.alt).length"
+    assert browser.execute_script(missing_alt) == 0
+
+
+@pytest.mark.slow
+def test_classes_toggle_and_a_point_shows_its_image(browser, run):
+    visit(browser, quick_page(run))
+    hidden = """
+        const plot = document.querySelector('.plot[data-plot=features]');
+        return plot.data.filter(t => t.visible === 'legendonly').length;"""
+    assert browser.execute_script(hidden) == 0
+    browser.execute_script("document.querySelector('button[data-show=no]').click()")
+    assert browser.execute_script(hidden) == 10
+    browser.execute_script("document.querySelector('button[data-show=all]').click()")
+    assert browser.execute_script(hidden) == 0
+    box = """
+        const plot = document.querySelector('.plot[data-plot=features]');
+        plot.emit('plotly_hover', {points: [{customdata: 7}]});
+        const style = document.getElementById('picture').style;
+        return [style.display, style.backgroundImage.slice(0, 20)];"""
+    assert browser.execute_script(box) == ["block", 'url("data:image/png;']
+
+
+# WCAG's contrast ratio of each piece of text with the background behind it.
+CONTRAST = """
+    const light = (color) => {
+        const v = color.match(/\\d+/g).slice(0, 3).map((x) => x / 255)
+            .map((x) => (x <= 0.03928 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4));
+        return 0.2126 * v[0] + 0.7152 * v[1] + 0.0722 * v[2];
+    };
+    const back = (node) => {
+        for (; node; node = node.parentElement) {
+            const color = getComputedStyle(node).backgroundColor;
+            if (!color.endsWith(', 0)')) return color;
+        }
+        return 'rgb(255, 255, 255)';
+    };
+    const text = 'h1, h2, p, span, strong, td, th, figcaption, footer, pre';
+    return [...document.querySelectorAll(text)].filter((n) => !n.closest('.plot')).map((n) => {
+        const pair = [light(getComputedStyle(n).color), light(back(n))].sort((x, y) => y - x);
+        return (pair[0] + 0.05) / (pair[1] + 0.05);
+    });
+"""
+
+
+@pytest.mark.slow
+def test_text_has_contrast(browser, run):
+    visit(browser, quick_page(run))
+    ratios = browser.execute_script(CONTRAST)
+    assert len(ratios) > 10
+    assert min(ratios) >= 4.5  # WCAG AA
+
+
+def test_page_says_what_was_trained_and_how_to_repeat_it(run):
+    page = reports.write_page(run, parse_config=yaml.safe_load)
+    text = page.read_text()
+    assert page == run / "report.html"
+    for part in ("cnn9", "0.9771", "0.9802", "torch 2.13.0", "hypersphere train --head.m 4"):
+        assert part in text
+    assert "too few negatives to say" in text
+    assert page.stat().st_size < 5e6
+    assert sorted(p.suffix for p in (run / "figures").glob("roc-*")) == [".png", ".svg"]
+    assert not list(run.glob("*.partial"))
+
+
+def test_comparison_highlights_what_differs(tmp_path, make_run):
+    runs = [make_run(tmp_path / "one", m=2), make_run(tmp_path / "two", m=4)]
+    page = reports.write_page(runs, tmp_path / "both.html", yaml.safe_load)
+    text = page.read_text()
+    assert '<td>head.m</td><td class="differs">2</td><td class="differs">4</td>' in text
+    assert "<td>model.name</td>" not in text  # the same in both
+    assert "one: test" in text and "two: test" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("metrics.jsonl", '{"step": 1}\n{"ste', "metrics.jsonl: 1 damaged line left out"),
+        ("summary.json", "{", "summary.json is damaged"),
+        ("run.json", "[1]", "run.json should hold an object, it holds a list"),
+        ("features.npz", "no zip", "features.npz is damaged"),
+        ("config.yaml", "a: [", "config.yaml could not be parsed"),
+        ("config.yaml", None, "config.yaml is not there"),
+        ("metrics.jsonl", None, "metrics.jsonl is not there"),
+        ("features.npz", None, "features.npz is not there"),
+    ],
+)
+def test_a_damaged_run_still_gives_a_page_that_says_so(run, name, content, message):
+    (run / name).unlink()
+    if content is not None:
+        (run / name).write_text(content)
+    text = quick_page(run).read_text()
+    assert "What is missing" in text
+    assert message in text
+
+
+def test_an_empty_folder_gives_a_page_and_no_folder_an_error(tmp_path, capsys):
+    (tmp_path / "empty").mkdir()
+    assert "metrics.jsonl is not there" in reports.write_page(tmp_path / "empty").read_text()
+    with pytest.raises(FileNotFoundError, match="expected a folder written by `hypersphere train`"):
+        reports.write_page(tmp_path / "nothing")
+    assert main(["report", str(tmp_path / "nothing")]) == 1
+    assert "no run folder" in capsys.readouterr().err
+
+
+def test_nan_features_and_metrics_are_left_out(run):
+    arrays = dict(np.load(run / "features.npz"))
+    arrays["features"][3] = np.nan
+    np.savez(run / "features.npz", **arrays)
+    with open(run / "metrics.jsonl", "a") as file:
+        file.write('{"step": 999, "split": "train", "loss": NaN}\n')
+    text = quick_page(run).read_text()
+    assert "rows with NaN or infinite features left out" in text
+    plots = json.loads(text.split('id="plots">')[1].split("</script>")[0])
+    assert None in plots["curve-loss"]["data"][1]["y"]
+    assert sum(len(t["x"]) for t in plots["features"]["data"][1:]) == 299
+
+
+def test_names_cannot_break_out_of_the_page(tmp_path, make_run):
+    run = make_run(tmp_path / "<script>alert(1)</script>".replace("/", "_"))
+    record = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps(record | {"commit": "</script><b>x"}))
+    text = quick_page(run).read_text()
+    assert "<script>alert" not in text
+    assert "</script><b>x" not in text
+
+
+def test_many_points_are_thinned_with_a_note(run):
+    labels = np.arange(5000) % 3
+    np.savez(
+        run / "features.npz",
+        features=np.random.default_rng(0).normal(size=(5000, 8)),
+        labels=labels,
+    )
+    text = quick_page(run).read_text()
+    assert "3,000 of 5,000 points are shown." in text
+
+
+def test_watch_rewrites_while_the_run_grows_and_then_stops(run):
+    said = []
+
+    def grow(line):
+        said.append(line)
+        if len(said) < 3:
+            with open(run / "metrics.jsonl", "a") as file:
+                file.write(
+                    json.dumps({"step": 500 + len(said), "split": "train", "loss": 0.1}) + "\n"
+                )
+
+    page = reports.watch([run], every=0.02, patience=0.3, say=grow)
+    assert len(said) == 3
+    assert 'http-equiv="refresh"' not in page.read_text()  # the last page is at rest
+
+
+def test_command_writes_one_page_for_several_runs(tmp_path, capsys, make_run):
+    runs = [make_run(tmp_path / name, m=m) for name, m in (("one", 2), ("two", 3))]
+    output = tmp_path / "page.html"
+    assert main(["report", *map(str, runs), "-o", str(output)]) == 0
+    assert capsys.readouterr().out.strip() == str(output)
+    assert "Comparison of one, two" in output.read_text()
