@@ -24,6 +24,8 @@ _LANCZOS_STEPS = 10
 _MARGIN = 0.06
 # U^T U squares the condition of U: beyond this one of its own, float32 is left for float64.
 _MAX_CONDITION = 30.0
+# The series of the exponential has about |W|_2 terms: beyond this, squaring is cheaper.
+_MAX_TURN = 64.0
 
 
 def skew(U: Tensor) -> Tensor:
@@ -113,7 +115,7 @@ class Loewdin(torch.autograd.Function):
     def forward(ctx: Any, U: Tensor, V: Tensor) -> Tensor:
         M = U.mT @ U
         low, high = spectrum(M)
-        ctx.near = 0.0 < high <= _MAX_CONDITION * low
+        ctx.near = 1e-30 < high <= _MAX_CONDITION * low
         if not ctx.near:
             return _loewdin_by_eigenvectors(ctx, U, V)
         shifts, weights = inverse_root_poles(low, high, torch.finfo(U.dtype).eps)
@@ -157,7 +159,7 @@ def _loewdin_by_eigenvectors(ctx: Any, U: Tensor, V: Tensor) -> Tensor:
     wide = U.double()
     values, Q = torch.linalg.eigh(wide.mT @ wide)
     sigma = values.clamp_min(0.0).sqrt()
-    sigma = sigma.maximum(torch.finfo(U.dtype).eps * sigma[..., -1:]).clamp_min(1e-150)
+    sigma = sigma.maximum(torch.finfo(U.dtype).eps * sigma[..., -1:]).clamp_min(1e-30)
     P = (wide @ Q) / sigma.unsqueeze(-2)
     P, Q, sigma = P.to(U.dtype), Q.to(U.dtype), sigma.to(U.dtype)
     ctx.save_for_backward(P, Q, sigma, V)
@@ -176,9 +178,7 @@ class Exponential(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, U: Tensor, V: Tensor) -> Tensor:
-        W = skew(U)
-        rho = max(spectrum(W, skew=True)[1], 1e-2)
+    def forward(ctx: Any, W: Tensor, V: Tensor, rho: float) -> Tensor:
         lengths = torch.linalg.vector_norm(V, dim=-2)
         tolerance = torch.finfo(V.dtype).eps ** 0.75 * lengths.amax()
         for _ in range(8):
@@ -186,7 +186,7 @@ class Exponential(torch.autograd.Function):
             terms = _chebyshev(W / rho, V, len(coefficients))
             result = _weighted_sum(terms, coefficients)
             error = (torch.linalg.vector_norm(result, dim=-2) - lengths).abs().amax()
-            if bool(error <= tolerance) or not math.isfinite(rho):
+            if not bool(error > tolerance):
                 break
             rho *= 2.0  # Note [Spectra]: the estimate was too small
         ctx.rho, ctx.coefficients = rho, coefficients
@@ -195,7 +195,7 @@ class Exponential(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         W, terms = ctx.saved_tensors
         (G,) = grads
         c, B = ctx.coefficients, W / (-ctx.rho)  # B^T
@@ -207,12 +207,20 @@ class Exponential(torch.autograd.Function):
                 adjoints[k].add_(B @ adjoints[k + 1], alpha=2.0 if k else 1.0)
             if k + 2 < count:
                 adjoints[k].add_(adjoints[k + 2])
-        grad_U = None
+        grad_W = None
         if ctx.needs_input_grad[0]:
             left = torch.cat([adjoints[1], *(2.0 * adjoints[2:]).unbind(0)], dim=-1)
-            grad_B = left @ torch.cat(list(terms[:-1]), dim=-1).mT
-            grad_U = (grad_B - grad_B.mT).triu_(1) / ctx.rho
-        return grad_U, adjoints[0]
+            grad_W = left @ (torch.cat(list(terms[:-1]), dim=-1) / ctx.rho).mT
+        return grad_W, adjoints[0], None
+
+
+def exponential(U: Tensor, V: Tensor) -> Tensor:
+    """exp(W) V for the skew W of U: the series or, for many turns, scaling and squaring."""
+    W = skew(U)
+    _, rho = spectrum(W.detach(), skew=True)
+    if rho > _MAX_TURN:
+        return (torch.matrix_exp(W.double()) @ V.double()).to(V.dtype)
+    return Exponential.apply(W, V, rho if rho > 1e-2 else 1e-2)
 
 
 def _chebyshev(B: Tensor, V: Tensor, count: int) -> Tensor:
@@ -236,31 +244,34 @@ def _weighted_sum(stack: Tensor, weights: list[float]) -> Tensor:
 def spectrum(A: Tensor, skew: bool = False) -> tuple[float, float]:
     """Ends of the spectrum of symmetric A (..., d, d), or of A / i for skew A. Note [Spectra]."""
     d = A.shape[-1]
-    scale = A.diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]  # 0 for a skew matrix
+    unit = torch.linalg.vector_norm(A, ord=math.inf, dim=(-2, -1), keepdim=True)
+    unit = torch.where(unit > 0, unit, 1.0)  # so that squares neither under- nor overflow
+    mean = A.diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None] / unit  # 0 for a skew matrix
     x = torch.cos(torch.arange(d, dtype=A.dtype, device=A.device)).expand(*A.shape[:-2], d)
     x = (x / torch.linalg.vector_norm(x, dim=-1, keepdim=True)).unsqueeze(-1)
-    previous, beta = torch.zeros_like(x), torch.zeros_like(x[..., :1, :])
-    tiny = torch.finfo(A.dtype).tiny
+    previous, beta = torch.zeros_like(x), torch.zeros_like(mean)
     alphas, betas = [], []
     for _ in range(min(_LANCZOS_STEPS, d)):
         # Around the mean eigenvalue, the zeros after an early end lie within the spectrum.
-        y = A @ x - scale * x
+        y = (A @ x) / unit - mean * x
         alpha = x.mT @ y
         y = y - alpha * x + (beta if skew else -beta) * previous
         beta = torch.linalg.vector_norm(y, dim=-2, keepdim=True)
-        previous, x = x, y / beta.clamp_min(tiny)
-        alphas.append(alpha[..., 0, 0])
-        betas.append(beta[..., 0, 0])
-    T = torch.diag_embed(torch.stack(alphas, -1))
+        previous, x = x, torch.where(beta > 0, y / beta, 0.0)
+        alphas.append(alpha[..., 0])
+        betas.append(beta[..., 0])
+    T = torch.diag_embed(torch.cat(alphas, -1))
     if len(betas) > 1:
-        off = torch.diag_embed(torch.stack(betas[:-1], -1), offset=1)
+        off = torch.diag_embed(torch.cat(betas[:-1], -1), offset=1)
         T = T + off + off.mT
     if not bool(torch.isfinite(T).all()):
         return math.nan, math.nan
-    values = torch.linalg.eigvalsh(T.double())
-    margin = _MARGIN * (values[..., -1] - values[..., 0])
-    mean = scale[..., 0, 0].double()
-    low, high = mean + values[..., 0] - margin, mean + values[..., -1] + margin
+    values = torch.linalg.eigvalsh(T.double()) + mean[..., 0]
+    margin = _MARGIN * (values[..., -1:] - values[..., :1])
+    low, high = (
+        (values[..., :1] - margin) * unit[..., 0],
+        (values[..., -1:] + margin) * unit[..., 0],
+    )
     return float(low.min()), float(high.max())
 
 

@@ -116,7 +116,7 @@ def _act(U: Tensor, V: Tensor, method: str) -> Tensor:
     if method == "cayley":
         return _rotations.Cayley.apply(U, V)
     if method == "exponential":
-        return _rotations.Exponential.apply(U, V)
+        return _rotations.exponential(U, V)
     if method == "loewdin":
         return _rotations.Loewdin.apply(U, V)
     return _rotations.TriangularFactor.apply(U, V, method == "householder")

@@ -1,0 +1,170 @@
+"""Each map against its definition, its gradient, and the places where the definitions break."""
+
+import pytest
+import torch
+
+from hypersphere import functional as HF
+from hypersphere.functional import _rotations
+from hypersphere.functional.orthogonalize import METHODS, apply_orthogonal, orthogonalize
+
+from reference import orthogonalize as reference
+
+DISTINCT = ("gram_schmidt", "householder", "loewdin", "cayley", "exponential")
+
+
+def error(R: torch.Tensor) -> float:
+    eye = torch.eye(R.shape[-1], dtype=torch.float64)
+    return float((R.double().mT @ R.double() - eye).abs().max())
+
+
+@pytest.mark.parametrize("d", [1, 2, 7, 24])
+@pytest.mark.parametrize("method", METHODS)
+def test_is_the_map_of_its_definition(method, d):
+    U = torch.randn(d, d, dtype=torch.float64)
+    expected = getattr(reference, method)(U)
+    torch.testing.assert_close(orthogonalize(U, method), expected, atol=1e-9, rtol=0)
+
+
+@pytest.mark.parametrize("method", DISTINCT)
+def test_batches_are_blocks(method):
+    U = torch.randn(2, 3, 5, 5, dtype=torch.float64)
+    R = orthogonalize(U, method)
+    for i in range(2):
+        for j in range(3):
+            expected = getattr(reference, method)(U[i, j])
+            torch.testing.assert_close(R[i, j], expected, atol=1e-9, rtol=0)
+
+
+@pytest.mark.parametrize("near", [False, True])
+@pytest.mark.parametrize("n", [1, 3, 9])
+@pytest.mark.parametrize("method", DISTINCT)
+def test_apply_is_the_product_and_gradients_are_right(method, n, near):
+    d = 6
+    U = torch.randn(2, d, d, dtype=torch.float64)
+    if near:  # where training stays: Loewdin takes its poles instead of eigenvectors
+        U = 0.1 * U + (0 if method in ("cayley", "exponential") else torch.eye(d))
+    V = torch.randn(2, d, n, dtype=torch.float64)
+    U.requires_grad_()
+    V.requires_grad_()
+    product = orthogonalize(U, method) @ V
+    torch.testing.assert_close(apply_orthogonal(U, V, method), product, atol=1e-9, rtol=0)
+    assert torch.autograd.gradcheck(lambda U, V: apply_orthogonal(U, V, method), (U, V))
+
+
+@pytest.mark.parametrize("start", ["normal", "orthogonal", "drifted"])
+@pytest.mark.parametrize("method", DISTINCT)
+def test_float32_orthogonal_at_576(method, start):
+    d = 576
+    U = torch.randn(d, d)
+    if start == "orthogonal":
+        U = torch.zeros(d, d) if method in ("cayley", "exponential") else HF.random_rotation(d)
+    elif start == "drifted":
+        turn = torch.eye(d) if method in ("cayley", "exponential") else HF.random_rotation(d)
+        U = turn + 0.02 * torch.randn(d, d)
+    V = torch.nn.functional.normalize(torch.randn(d, 64), dim=0)
+    W = apply_orthogonal(U, V, method)
+    assert (W.mT @ W - V.mT @ V).abs().max() < 1e-5
+    if (start == "normal" and method != "exponential") or start == "drifted":
+        assert error(orthogonalize(U, method)) < 1e-5
+
+
+def test_determinants():
+    U = torch.randn(8, 6, 6)
+    for method in ("cayley", "exponential"):
+        assert torch.allclose(torch.linalg.det(orthogonalize(U, method)), torch.ones(8), atol=1e-5)
+    assert torch.allclose(
+        torch.linalg.det(orthogonalize(U, "householder")), -torch.ones(8), atol=1e-5
+    )  # n - 1 = 5 reflections
+
+
+EDGES = {
+    "identity": torch.eye(8),
+    "negative identity": -torch.eye(8),
+    "first column is e1": torch.cat([torch.eye(8)[:, :1], torch.randn(8, 7)], dim=1),
+    "equal singular values": 3.0 * torch.linalg.qr(torch.randn(8, 8))[0],
+    "two singular values": torch.diag(torch.tensor([2.0] * 4 + [1.0] * 4)),
+    "rank one short": torch.cat([torch.randn(8, 7), torch.zeros(8, 1)], dim=1),
+    "zero": torch.zeros(8, 8),
+    "tiny": 1e-25 * torch.randn(8, 8),
+    "huge": 1e15 * torch.randn(8, 8),
+    "near -I for Cayley": 1e6 * torch.randn(8, 8),
+}
+
+
+@pytest.mark.parametrize("edge", EDGES)
+@pytest.mark.parametrize("method", DISTINCT)
+def test_edges_are_finite(method, edge):
+    U = EDGES[edge].clone().requires_grad_()
+    V = torch.randn(8, 3, requires_grad=True)
+    W = apply_orthogonal(U, V, method)
+    W.square().sum().backward()
+    assert W.isfinite().all() and U.grad.isfinite().all() and V.grad.isfinite().all()
+    undefined = method == "loewdin" and edge in ("zero", "rank one short")
+    if not undefined and not (method == "exponential" and edge == "huge"):
+        assert torch.allclose(W.mT @ W, V.mT @ V, atol=2e-5)
+
+
+@pytest.mark.parametrize("edge", ["identity", "negative identity", "first column is e1"])
+def test_householder_follows_algorithm_3_where_nothing_is_left_to_reflect(edge):
+    U = EDGES[edge].double()
+    expected = reference.householder(U)
+    torch.testing.assert_close(orthogonalize(U, "householder"), expected, atol=1e-9, rtol=0)
+
+
+@pytest.mark.parametrize("method", ["gram_schmidt", "householder", "loewdin"])
+def test_scale_of_u_does_not_matter(method):
+    U = torch.randn(12, 12)
+    R = orthogonalize(U, method)
+    for scale in (1e-12, 1e-3, 1e3):
+        assert torch.allclose(orthogonalize(scale * U, method), R, atol=1e-5)
+
+
+def test_loewdin_is_nearest():
+    U = torch.randn(6, 6, dtype=torch.float64)
+    R = orthogonalize(U, "loewdin")
+    for _ in range(20):
+        other = R @ orthogonalize(0.1 * torch.randn(6, 6, dtype=torch.float64), "cayley")
+        assert (U - R).norm() <= (U - other).norm()
+
+
+def test_exponential_recovers_from_a_norm_that_was_underestimated(monkeypatch):
+    U, V = torch.randn(6, 6), torch.randn(6, 2)
+    expected = orthogonalize(U, "exponential") @ V
+    monkeypatch.setattr(_rotations, "spectrum", lambda *args, **kwargs: (-0.1, 0.1))
+    torch.testing.assert_close(apply_orthogonal(U, V, "exponential"), expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("method", DISTINCT)
+def test_half_precision_and_autocast(method):
+    U, V = torch.randn(8, 8), torch.randn(8, 3)
+    expected = apply_orthogonal(U, V, method)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(apply_orthogonal(U, V, method), expected)
+    low = apply_orthogonal(U.bfloat16(), V.bfloat16(), method)
+    assert low.dtype == torch.bfloat16
+    exact = apply_orthogonal(U.bfloat16().float(), V.bfloat16().float(), method)
+    assert torch.equal(low, exact.bfloat16())
+
+
+def test_random_rotation_is_uniform():
+    R = HF.random_rotation(3, (4000,), dtype=torch.float64)
+    assert torch.allclose(torch.linalg.det(R), torch.ones(4000, dtype=torch.float64))
+    assert error(R) < 1e-12
+    # Uniform: every entry has mean 0 and variance 1/3, and the trace has mean 0 and variance 1.
+    assert R.mean(0).abs().max() < 0.05
+    assert (R.square().mean(0) - 1 / 3).abs().max() < 0.03
+    trace = R.diagonal(dim1=-2, dim2=-1).sum(-1)
+    assert abs(trace.mean()) < 0.08 and abs(trace.var() - 1) < 0.1
+    again = HF.random_rotation(4, generator=torch.Generator().manual_seed(3))
+    assert torch.equal(again, HF.random_rotation(4, generator=torch.Generator().manual_seed(3)))
+
+
+def test_messages():
+    with pytest.raises(ValueError, match="unknown method 'qr'; expected one of: gram_schmidt"):
+        orthogonalize(torch.eye(3), "qr")
+    with pytest.raises(ValueError, match=r"square matrices \(\.\.\., d, d\); got \(3, 4\)"):
+        orthogonalize(torch.ones(3, 4))
+    with pytest.raises(ValueError, match="one vector of length d a column"):
+        apply_orthogonal(torch.eye(3), torch.ones(4, 2))
+    with pytest.raises(ValueError, match="floating-point"):
+        orthogonalize(torch.ones(3, 3, dtype=torch.long))
