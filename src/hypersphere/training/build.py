@@ -142,8 +142,7 @@ def make_net(config: Config, shape: tuple[int, ...], num_classes: int) -> nn.Mod
     if config.rotate is not None:
         from hypersphere import orthogonal
 
-        settings = {k: v for k, v in config.rotate.items()}
-        orthogonal.rotate(net.backbone, **settings)
+        orthogonal.rotate(net, **config.rotate)  # the head declares itself the output layer
     return net
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import random
@@ -23,6 +24,7 @@ from hypersphere.training.build import (
     make_player_optimizer,
     make_rate,
 )
+from hypersphere.training.checkpoints import save_weights
 from hypersphere.training.config import Config, TrainConfig
 from hypersphere.training.distributed import make_fabric, synchronize
 from hypersphere.training.loop import Player, Run, Settings, fit
@@ -137,7 +139,11 @@ def train(
     """Run `config` in `folder`; `config_text` is kept there as config.yaml."""
     fabric = fabric or make_fabric(**vars(config.fabric))
     record = RunFolder(folder, write=fabric.is_global_zero)
-    job = prepare(config, fabric)
+    try:
+        job = prepare(config, fabric)
+    except BaseException:
+        record.discard()
+        raise
     say = _speaker(fabric, config.train.quiet)
     for note in job.notes:
         say(note)
@@ -180,6 +186,8 @@ def conclude(job: Job, run: Run, record: RunFolder, outcome: Outcome, say: Any) 
     if finish is not None:
         summary.update(finish(run, record, say))
     split = getattr(job.loaders, "split", None)
+    if parametrized(job.task.model):
+        summary["folded"] = save_folded(record, job.task.model)
     if split is not None:
         net, device = job.task.model, run.fabric.device
         features, labels = extract_features(net, job.loaders.over(split.test), device)
@@ -202,6 +210,22 @@ def conclude(job: Job, run: Run, record: RunFolder, outcome: Outcome, say: Any) 
             result.to_json(record.path / "verification.json")
     summary["seconds"] = round(run.elapsed, 2)
     record.json("summary.json", summary)
+
+
+def parametrized(net: nn.Module) -> bool:
+    """Whether the net is rotated (OPT)."""
+    from hypersphere.orthogonal import Rotation
+
+    return any(isinstance(module, Rotation) for module in net.modules())
+
+
+def save_folded(record: RunFolder, net: nn.Module) -> str:
+    """The rotations multiplied into the weights: a plain network with the original keys (7.1)."""
+    from hypersphere.orthogonal import fold
+
+    plain = fold(copy.deepcopy(net))
+    save_weights(record.path / "folded.safetensors", plain.state_dict())
+    return "folded.safetensors"
 
 
 def save_features(

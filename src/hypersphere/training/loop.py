@@ -192,8 +192,7 @@ def update(run: Run, player: Player, batch: tuple[Tensor, ...], hooked: bool) ->
             for value in terms.values():
                 whole = whole + value
             if not _is_finite(whole):
-                again = lambda: player.module(*part)  # noqa: E731 - runs inside this iteration only
-                raise NotFinite(explain(run.step, player.module, part, again, terms.items()))
+                raise NotFinite(_diagnosis(run, player, part, terms))
             run.fabric.backward(whole)
         for name, value in (("loss", loss.detach() * share), *terms.items()):
             total[name] = total.get(name, 0.0) + value.detach()  # type: ignore[assignment]
@@ -325,6 +324,14 @@ class _Timer:
     def __exit__(self, *_: object) -> None:
         now = time.perf_counter()
         self.cost, self.last_save = now - self.last_save, now
+
+
+def _diagnosis(run: Run, player: Player, part: tuple[Tensor, ...], terms: dict[str, Any]) -> str:
+    """Run the part once more, in this process alone, and look at every layer."""
+    plain = getattr(player.module, "module", player.module)
+    if run.fabric.world_size > 1:
+        run.model.eval()  # statistics over all processes would wait for the others
+    return explain(run.step, run.model, part, lambda: plain(*part), terms.items())
 
 
 def _methods(run: Run, event: str) -> list[Any]:

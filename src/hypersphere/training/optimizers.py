@@ -73,9 +73,9 @@ def _undecayed(model: nn.Module) -> list[nn.Parameter]:
     groups = layers.parameter_groups(model, weight_decay=1.0)
     found = [p for group in groups if group["weight_decay"] == 0 for p in group["params"]]
     for module in model.modules():
-        for name in getattr(module, "no_weight_decay", ()):
-            parameter = getattr(module, name, None)
-            if isinstance(parameter, nn.Parameter):
+        marked = getattr(module, "no_weight_decay", False)  # True: all of it; else names
+        for name, parameter in module.named_parameters():
+            if marked is True or (marked and name in marked):
                 found.append(parameter)
     return found
 

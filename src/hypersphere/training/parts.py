@@ -10,7 +10,7 @@ import difflib
 import inspect
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, Union
 
@@ -46,7 +46,7 @@ HOOKS = {
     "metric_loss": "MetricLoss",
 }
 # Filled in from the data, not by the user.
-_DERIVED = {"head": ("in_features", "num_classes"), "rotate": ("model",)}
+_DERIVED = {"head": ("in_features", "num_classes"), "rotate": ("model", "generator")}
 # Of a model they may be given, but come from the data otherwise.
 _FROM_DATA = ("in_channels", "image_size")
 # Every regularizer also takes the schedule of its term.
@@ -152,7 +152,12 @@ def construct(kind: str, name: str, values: Mapping[str, Any], **derived: Any) -
 
 
 def resolve(key: str, value: Any) -> Any:
-    """`{"name": "sigmoid", "k": 0.3}` for an angular activation or a magnitude becomes that object."""
+    """`{"name": "sigmoid", "k": 0.3}` for an angular activation or a magnitude becomes that object, and so
+    does `{"m": 4}` for a margin."""
+    if key == "margin" and isinstance(value, dict):
+        from hypersphere.heads import Margin
+
+        return Margin(**value)
     if not (isinstance(value, dict) and "name" in value):
         return value
     from hypersphere import layers
@@ -203,7 +208,7 @@ def plain_type(hint: Any) -> Any:
         return Union[tuple(members)] if Any not in members else Any
     if origin is tuple and Ellipsis not in arguments:
         return hint if all(plain_type(a) == a for a in arguments) else Any
-    if origin in (list, tuple, Sequence, Iterable) and arguments:
+    if origin in (list, tuple, Sequence, Collection, Iterable) and arguments:
         return list[plain_type(arguments[0])]  # type: ignore[misc]
     return dict[str, Any]
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import time
@@ -86,6 +87,11 @@ class RunFolder:
         if not self.metrics.exists():
             return []
         return [json.loads(line) for line in self.metrics.read_text("utf-8").splitlines() if line]
+
+    def discard(self) -> None:
+        """Take the folder away again if nothing has been written to it."""
+        if self.write and not any(p.is_file() for p in self.path.rglob("*")):
+            shutil.rmtree(self.path, ignore_errors=True)
 
     def close(self) -> None:
         if self._metrics is not None:
