@@ -1,0 +1,88 @@
+"""What the diagnostics say."""
+
+import pytest
+import torch
+from torch import nn
+
+import hypersphere as hs
+
+# "# Parameters" of Tables F.4 (shared) and F.5 (independent blocks) for filters of 3 x 3 x 64.
+TABLE = {
+    1: (331_776, 331_776),
+    2: (82_944, 165_888),
+    4: (20_736, 82_944),
+    16: (1_296, 20_736),
+    64: (81, 5_184),
+}
+
+
+@pytest.mark.parametrize("blocks", [4, 16, 64])
+@pytest.mark.parametrize("share", [True, False])
+def test_parameter_counts_are_those_of_the_tables(blocks, share):
+    layer = hs.orthogonal.rotate(nn.Conv2d(64, 4, 3), blocks=blocks, share_blocks=share)
+    report = hs.orthogonal.report(layer)
+    assert report.parameters == TABLE[blocks][0 if share else 1]
+    assert report.baseline_parameters == 4 * 576
+
+
+def test_memory_estimate_counts_the_same_parameters():
+    for blocks, (shared, independent) in TABLE.items():
+        assert hs.orthogonal.memory_estimate(576, blocks, True) == 20 * shared
+        assert hs.orthogonal.memory_estimate(576, blocks, False) == 20 * independent
+
+
+@pytest.mark.parametrize("share", [True, False])
+def test_report(share):
+    model = nn.Sequential(nn.Conv2d(4, 6, 2), nn.ReLU(), nn.Linear(6, 5), nn.Linear(5, 3))
+    hs.orthogonal.rotate(model, "householder", blocks=2, share_blocks=share)
+    report = hs.orthogonal.report(model)
+    conv, linear = report.layers
+    assert (conv.name, conv.neurons, conv.dim, conv.blocks) == ("0", 6, 16, 2)
+    assert (linear.name, linear.neurons, linear.dim) == ("2", 5, 6)
+    for layer in report.layers:
+        assert layer.energy_start == pytest.approx(layer.energy_now, abs=1e-6)
+        assert layer.orthogonality_error < 1e-5
+        # Householder: n - 1 reflections a block, so the determinant of two blocks is +1.
+        assert layer.determinant == pytest.approx(1.0, abs=1e-4)
+    assert "householder" in str(report) and len(str(report).splitlines()) == 4
+    assert report.to_dict()["layers"][0]["dim"] == 16
+    single = hs.orthogonal.rotate(nn.Linear(6, 4), "householder")
+    assert hs.orthogonal.report(single).layers[0].determinant == pytest.approx(-1.0, abs=1e-4)
+
+
+def test_energy_leaves_only_without_orthogonality():
+    torch.manual_seed(0)
+    for method, stays in (("gram_schmidt", True), ("none", False)):
+        layer = hs.orthogonal.rotate(nn.Linear(8, 6), method)
+        with torch.no_grad():
+            next(p for p in layer.parameters() if p.dim() == 4).add_(0.3 * torch.randn(8, 8))
+        row = hs.orthogonal.report(layer).layers[0]
+        assert (abs(row.energy_now - row.energy_start) < 1e-5) == stays
+        assert (row.orthogonality_error < 1e-5) == stays
+
+
+def test_penalty_is_equation_7_7():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 2))
+    hs.orthogonal.rotate(model, "regularized")
+    expected = expected_norm = 0.0
+    with torch.no_grad():
+        for name, U in model.named_parameters():
+            if name.endswith(".U"):
+                U += 0.1 * torch.randn_like(U)
+                R = U[0, 0]
+                squared = ((R.T @ R - torch.eye(4)) ** 2).sum()
+                expected, expected_norm = expected + squared, expected_norm + squared.sqrt()
+    penalty = hs.orthogonal.orthogonality_penalty(model)
+    assert torch.allclose(penalty, expected)
+    unsquared = hs.orthogonal.orthogonality_penalty(model, squared=False)
+    assert torch.allclose(unsquared, expected_norm)
+    optimizer = torch.optim.SGD(hs.orthogonal.parameter_groups(model), lr=0.05)
+    for _ in range(300):
+        optimizer.zero_grad()
+        hs.orthogonal.orthogonality_penalty(model).backward()
+        optimizer.step()
+    assert hs.orthogonal.orthogonality_error(model) < 1e-3
+    with pytest.raises(ValueError, match="no layer has a free matrix"):
+        hs.orthogonal.orthogonality_penalty(hs.orthogonal.rotate(nn.Linear(3, 3)))
+    with pytest.raises(ValueError, match="no rotated layer"):
+        hs.orthogonal.orthogonality_error(nn.Linear(3, 3))

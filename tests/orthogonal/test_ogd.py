@@ -1,0 +1,98 @@
+"""OGD against Eq. 7.5, and over a long training."""
+
+import pytest
+import torch
+from torch import nn
+
+import hypersphere as hs
+
+from reference.orthogonalize import ogd_step
+
+
+def matrix_of(layer: nn.Module) -> torch.Tensor:
+    return next(p for n, p in layer.named_parameters() if n.endswith(".U"))
+
+
+@pytest.mark.parametrize("iterations,tolerance", [(1, 1e-4), (2, 3e-6), (12, 1e-12)])
+def test_one_step_approaches_the_cayley_transform(iterations, tolerance):
+    layer = hs.orthogonal.rotate(nn.Linear(6, 5).double(), "ogd")
+    U = matrix_of(layer)
+    start = U.detach()[0, 0].clone()
+    U.grad = torch.randn_like(U)
+    optimizer = hs.orthogonal.OGD(
+        hs.orthogonal.parameter_groups(layer), lr=0.02, iterations=iterations
+    )
+    optimizer.step()
+    expected = ogd_step(start, U.grad[0, 0], 0.02)
+    assert (U.detach()[0, 0] - expected).abs().max() < tolerance
+    assert hs.orthogonal.orthogonality_error(layer) < 1e-5
+
+
+def test_the_rest_is_torch_sgd():
+    torch.manual_seed(0)
+    ours, theirs = nn.Linear(4, 3), nn.Linear(4, 3)
+    theirs.load_state_dict(ours.state_dict())
+    a = hs.orthogonal.OGD(ours.parameters(), lr=0.1, momentum=0.9, weight_decay=0.01, nesterov=True)
+    b = torch.optim.SGD(theirs.parameters(), lr=0.1, momentum=0.9, weight_decay=0.01, nesterov=True)
+    for _ in range(5):
+        x = torch.randn(8, 4)
+        for layer, optimizer in ((ours, a), (theirs, b)):
+            optimizer.zero_grad()
+            layer(x).square().mean().backward()
+            optimizer.step()
+    assert torch.equal(ours.weight, theirs.weight)
+
+
+@pytest.mark.parametrize("lr", [0.05, 20.0])
+def test_stays_orthogonal_over_ten_thousand_steps(lr):
+    """Also with a learning rate far too large, where every step is cut short."""
+    layer = hs.orthogonal.rotate(nn.Linear(12, 8, bias=False), "ogd")
+    U, target = matrix_of(layer), torch.randn(8, 12)
+    optimizer = hs.orthogonal.OGD(hs.orthogonal.parameter_groups(layer), lr=lr, momentum=0.9)
+    gram = (layer.weight @ layer.weight.T).detach()
+    neurons = layer.parametrizations.weight.original
+    for step in range(10_000):
+        noise = torch.randn(8, 12)
+        with (
+            torch.no_grad()
+        ):  # gradient of |R v - target|^2 / 2 with noise, without autograd's time
+            U.grad = ((neurons @ U[0, 0].T - target + noise).T @ neurons)[None, None]
+        optimizer.step()
+        if step % 1000 == 999:
+            assert hs.orthogonal.orthogonality_error(layer) < 1e-5
+    assert torch.allclose(layer.weight @ layer.weight.T, gram, atol=1e-5)
+
+
+def test_finds_a_known_rotation():
+    torch.manual_seed(4)
+    layer = hs.orthogonal.rotate(nn.Linear(6, 6, bias=False), "ogd", start="identity")
+    turn = hs.functional.random_rotation(6)
+    target = layer.weight.detach() @ turn.T
+    optimizer = hs.orthogonal.OGD(hs.orthogonal.parameter_groups(layer), lr=0.1, momentum=0.9)
+    for _ in range(600):
+        optimizer.zero_grad()
+        (layer.weight - target).square().sum().backward()
+        optimizer.step()
+    assert (layer.weight - target).abs().max() < 1e-2
+
+
+def test_groups_closure_and_messages():
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3), nn.Flatten(), nn.Linear(4, 2))
+    hs.orthogonal.rotate(model, "ogd", skip=("1", "3"))
+    hs.orthogonal.rotate(model[1], "cayley")
+    groups = hs.orthogonal.parameter_groups(model, weight_decay=0.01)
+    summary = {g["name"]: (len(g["params"]), g["weight_decay"]) for g in groups}
+    assert summary == {"orthogonal": (1, 0.0), "rotations": (1, 0.0), "decayed": (4, 0.01)}
+    optimizer = hs.orthogonal.OGD(groups, lr=0.1)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = model(torch.randn(2, 3, 5, 5)).square().mean()
+        loss.backward()
+        return loss
+
+    assert optimizer.step(closure) > 0
+    with pytest.raises(ValueError, match="iterations must be at least 1"):
+        hs.orthogonal.OGD(groups, iterations=0)
+    with pytest.raises(ValueError, match="must not be negative"):
+        hs.orthogonal.OGD(groups, lr=-1.0)

@@ -1,0 +1,278 @@
+"""A rotated model lives: trains, resumes, compiles, runs on two processes, folds, exports."""
+
+import copy
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import hypersphere as hs
+from hypersphere import functional as HF
+from hypersphere.orthogonal.rotation import rotations
+
+METHODS = ("gram_schmidt", "householder", "loewdin", "cayley", "exponential", "ogd")
+
+
+def network() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 8, 3, padding=1),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.Conv2d(8, 8, 3, padding=1, groups=2),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(2),
+        nn.Flatten(),
+        nn.Linear(32, 12),
+        nn.ReLU(),
+        nn.Linear(12, 4),
+    )
+
+
+def optimizer_for(model: nn.Module, method: str) -> torch.optim.Optimizer:
+    groups = hs.orthogonal.parameter_groups(model, weight_decay=5e-4)
+    if method == "ogd":
+        return hs.orthogonal.OGD(groups, lr=0.05, momentum=0.9)
+    return torch.optim.SGD(groups, lr=0.05, momentum=0.9)
+
+
+def train(model, optimizer, steps, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    losses = []
+    for _ in range(steps):
+        x = torch.randn(16, 1, 8, 8, generator=generator)
+        y = (x.mean((1, 2, 3)) > 0).long() + 2 * (x[:, 0, :4].mean((1, 2)) > 0).long()
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def grams(model):
+    found = {}
+    for label, module, name, _ in rotations(model):
+        rows = getattr(module, name).detach().flatten(1).double()
+        found[label] = rows @ rows.T
+    return found
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_gram_matrix_and_energy_stay_while_the_loss_falls(method):
+    torch.manual_seed(1)
+    model = hs.orthogonal.rotate(network(), method)
+    before, energy = grams(model), hs.orthogonal.energies(model)
+    losses = train(model, optimizer_for(model, method), 60)
+    assert sum(losses[-10:]) < 0.93 * sum(losses[:10])
+    for label, gram in grams(model).items():
+        assert (gram - before[label]).abs().max() < 1e-5
+    after = hs.orthogonal.energies(model)
+    for label in before:
+        assert abs(after[label] - energy[label]) < 1e-5
+    assert hs.orthogonal.orthogonality_error(model) < 1e-5
+    assert after["9"] != energy["9"]  # the output layer is free
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_weight_decay_cannot_shrink_a_rotated_weight(method):
+    layer = hs.orthogonal.rotate(nn.Linear(8, 5, bias=False), method)
+    groups = hs.orthogonal.parameter_groups(layer)
+    if method == "ogd":
+        for group in groups:
+            group["weight_decay"] = 0.5
+        optimizer = hs.orthogonal.OGD(groups, lr=0.5)
+    else:  # even when somebody decays everything
+        optimizer = torch.optim.SGD(layer.parameters(), lr=0.5, weight_decay=0.5)
+    for _ in range(100):
+        optimizer.zero_grad()
+        (layer(torch.ones(1, 8)) - 1).square().sum().backward()
+        optimizer.step()
+    assert torch.allclose(layer.weight.norm(dim=1), torch.ones(5), atol=1e-5)
+    assert torch.optim.AdamW(layer.parameters()).param_groups  # frozen neurons take no harm
+
+
+@pytest.mark.parametrize("method", ["loewdin", "cayley", "ogd"])
+def test_resume_from_a_checkpoint_is_bit_for_bit(method, tmp_path):
+    torch.manual_seed(2)
+    model = hs.orthogonal.rotate(network(), method, blocks=2)
+    optimizer = optimizer_for(model, method)
+    train(model, optimizer, 5)
+    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+    torch.save(state, tmp_path / "checkpoint.pt")
+    expected = train(model, optimizer, 5, seed=1)
+    torch.manual_seed(99)  # another start: all that matters is in the checkpoint
+    again = hs.orthogonal.rotate(network(), method, blocks=2)
+    restarted = optimizer_for(again, method)
+    state = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
+    again.load_state_dict(state["model"])
+    restarted.load_state_dict(state["optimizer"])
+    assert train(again, restarted, 5, seed=1) == expected
+
+
+@pytest.mark.parametrize("method", [*METHODS, "none", "spd"])
+def test_fold_gives_the_plain_model(method):
+    model = network()
+    keys = {k: v.shape for k, v in model.state_dict().items()}
+    names = [type(m) for m in model.modules()]
+    hs.orthogonal.rotate(model, method)
+    train(model, optimizer_for(model, method), 3)
+    model.eval()
+    x = torch.randn(4, 1, 8, 8)
+    expected = model(x)
+    assert hs.orthogonal.fold(model) is model
+    assert torch.equal(model(x), expected)
+    assert {k: v.shape for k, v in model.state_dict().items()} == keys
+    assert list(model.state_dict()) == list(keys)
+    assert [type(m) for m in model.modules()] == names
+    assert all(p.requires_grad and p.is_leaf for p in model.parameters())
+    fresh = network()
+    fresh.load_state_dict(model.state_dict())
+    assert torch.equal(fresh.eval()(x), expected)
+    with pytest.raises(ValueError, match="no rotated layer; call rotate"):
+        hs.orthogonal.fold(model)
+
+
+def test_export_after_fold(tmp_path):
+    model = hs.orthogonal.fold(hs.orthogonal.rotate(network())).eval()
+    x = torch.randn(4, 1, 8, 8)
+    program = torch.export.export(model, (x,))
+    assert torch.allclose(program.module()(x), model(x), atol=1e-6)
+
+
+def test_progressive_training():
+    """F.8: fold what was learned, rotate the result again from the identity."""
+    model = hs.orthogonal.rotate(network(), "cayley")
+    before = grams(model)
+    train(model, optimizer_for(model, "cayley"), 5)
+    hs.orthogonal.fold(model)
+    hs.orthogonal.rotate(model, "gram_schmidt", start="identity")
+    train(model, optimizer_for(model, "gram_schmidt"), 5)
+    for label, gram in grams(model).items():
+        assert (gram - before[label]).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_fine_tuning_starts_from_the_pretrained_output(method):
+    model = network().eval()  # 3x3, grouped and linear layers
+    x = torch.randn(8, 1, 8, 8)
+    expected = model(x)
+    hs.orthogonal.rotate(model, method, start="identity")
+    assert torch.allclose(model(x), expected, atol=1e-6, rtol=1e-6)
+    before = grams(model)
+    train(model, optimizer_for(model, method), 5)
+    for label, gram in grams(model).items():
+        assert (gram - before[label]).abs().max() < 1e-5
+
+
+def test_tasks_share_neurons_and_own_their_rotation():
+    model = hs.orthogonal.rotate(network(), "cayley").eval()
+    x = torch.randn(4, 1, 8, 8)
+    first = model(x)
+    hs.orthogonal.add_task(model, "birds")
+    assert torch.equal(model(x), first)
+    hs.orthogonal.use_task(model, "birds")
+    assert torch.equal(model(x), first)  # starts as a copy
+    neurons = [m.parametrizations.weight.original.clone() for _, m, _, _ in rotations(model)]
+    trained = hs.orthogonal.parameter_groups(model)[0]["params"]
+    optimizer = torch.optim.SGD(trained, lr=0.5)
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(x).square().sum().backward()
+        optimizer.step()
+    second = model(x)
+    assert not torch.allclose(second, first, atol=1e-3)
+    hs.orthogonal.use_task(model, "default")
+    assert torch.equal(model(x), first)
+    for kept, (_, module, _, _) in zip(neurons, rotations(model), strict=True):
+        assert torch.equal(module.parametrizations.weight.original, kept)
+    # A checkpoint brings the tasks and the current one to a model that knows only "default".
+    hs.orthogonal.use_task(model, "birds")
+    other = hs.orthogonal.rotate(network(), "cayley").eval()
+    other.load_state_dict(model.state_dict())
+    assert torch.equal(other(x), second)
+    assert torch.equal(hs.orthogonal.use_task(other, "default")(x), first)
+    assert torch.equal(hs.orthogonal.fold(hs.orthogonal.use_task(other, "birds"))(x), second)
+    with pytest.raises(KeyError, match="no task 'cats'; there are: default, birds"):
+        hs.orthogonal.use_task(model, "cats")
+    with pytest.raises(ValueError, match="task 'birds' exists"):
+        hs.orthogonal.add_task(model, "birds")
+    with pytest.raises(ValueError, match="has no dot"):
+        hs.orthogonal.add_task(model, "a.b")
+
+
+def test_deepcopy_and_device_moves():
+    model = hs.orthogonal.rotate(network(), "loewdin").eval()
+    x = torch.randn(2, 1, 8, 8)
+    assert torch.equal(copy.deepcopy(model)(x), model(x))
+    assert torch.allclose(model.double()(x.double()).float(), model.float()(x), atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", METHODS[2:])
+def test_compile(method):
+    torch._dynamo.reset()
+    torch.manual_seed(3)
+    model = hs.orthogonal.rotate(network(), method).eval()
+    twin = copy.deepcopy(model)
+    compiled = torch.compile(model, backend="aot_eager")
+    x = torch.randn(4, 1, 8, 8)
+    for net in (compiled, twin):
+        net(x).square().sum().backward()
+    assert torch.allclose(compiled(x), twin(x), atol=1e-5)
+    for (name, p), (_, q) in zip(model.named_parameters(), twin.named_parameters(), strict=True):
+        if q.grad is not None:
+            assert torch.allclose(p.grad, q.grad, atol=1e-4), name
+
+
+SCRIPT = """
+import os, sys, torch, torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+import hypersphere as hs
+torch.set_num_threads(1)
+rank = int(sys.argv[1])
+dist.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=rank, world_size=2)
+torch.manual_seed(rank)  # different starts: DDP makes them one
+model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.Flatten(), nn.Linear(16, 6), nn.Linear(6, 3))
+hs.orthogonal.rotate(model, sys.argv[3])
+hs.orthogonal.use_task(hs.orthogonal.add_task(model, "second"), "second")
+net = DistributedDataParallel(model)
+groups = hs.orthogonal.parameter_groups(model)
+if sys.argv[3] == "ogd":
+    optimizer = hs.orthogonal.OGD(groups, lr=0.1, momentum=0.9)
+else:
+    optimizer = torch.optim.SGD(groups, lr=0.1, momentum=0.9)
+for step in range(5):
+    optimizer.zero_grad()
+    net(torch.randn(4, 2, 4, 4)).square().mean().backward()
+    optimizer.step()
+mine = torch.cat([p.detach().flatten() for p in model.parameters()])
+both = [torch.zeros_like(mine) for _ in range(2)]
+dist.all_gather(both, mine)
+assert torch.equal(both[0], both[1]), (both[0] - both[1]).abs().max()
+assert hs.orthogonal.orthogonality_error(model) < 1e-5
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["cayley", "ogd"])
+def test_two_processes(method, tmp_path):
+    (tmp_path / "run.py").write_text(SCRIPT)
+    command = [sys.executable, str(tmp_path / "run.py")]
+    rest = [str(tmp_path / "rendezvous"), method]
+    runs = [
+        subprocess.Popen([*command, str(rank), *rest], stderr=subprocess.PIPE) for rank in (0, 1)
+    ]
+    for run in runs:
+        _, problems = run.communicate(timeout=120)
+        assert run.returncode == 0, problems.decode()
+
+
+def test_energy_of_a_convolution_is_that_of_its_neurons():
+    layer = nn.Conv2d(3, 8, 3)
+    expected = HF.hyperspherical_energy(layer.weight, s=1.0)
+    assert abs(hs.orthogonal.energies(layer)["Conv2d"] - expected) < 1e-6
