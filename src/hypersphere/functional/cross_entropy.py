@@ -64,7 +64,7 @@ def margin_logits(
         else:
             logits = row_norm(z, keepdim=True) * angular(pairwise_cosine(z, w), kind, k)
             logits = logits if unit else logits * row_norm(w)
-        if labels is not None and psi is not None:
+        if labels is not None and (gradient == "caffe" or not is_trivial(psi)):
             safe = labels.clamp_min(0)[:, None]
             target = target_score(z, w[safe[:, 0]], psi, unit, kind, k, lam, gradient)[:, None]
             target = torch.where(labels[:, None] >= 0, target, logits.gather(1, safe))

@@ -22,6 +22,8 @@ from .presets import (
     SSoftmaxHead,
     WSoftmaxHead,
 )
+from .shard_files import load_shards, save_shards
+from .sharded import ignore_in_ddp, shard, unshard
 from .theory import (
     angular_margin,
     decision_boundary,
@@ -52,11 +54,16 @@ __all__ = [
     "check_margin",
     "decision_boundary",
     "diagnose",
+    "ignore_in_ddp",
     "inter_class_angle",
     "intra_class_angle",
+    "load_shards",
     "m_min_binary",
     "m_min_multiclass",
     "minimum_loss",
     "minimum_scale",
     "plot_margins",
+    "save_shards",
+    "shard",
+    "unshard",
 ]

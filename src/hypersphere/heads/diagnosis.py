@@ -64,6 +64,8 @@ def diagnose(head: MarginHead, features: Tensor, labels: Tensor, stuck: float = 
     >>> print(found.advice[0])
     the scale 1 is too small for 100 classes: even perfect features give a loss of 3.61; use ...
     """
+    if head.shard is not None:
+        raise ValueError("diagnose looks at all classes: call it on a head before shard(head)")
     x = features.detach().float()
     options = {**head.score_options(), "scale": head.scale}
     scores = margin_logits(x, head.weight, **options)

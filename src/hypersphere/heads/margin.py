@@ -49,6 +49,7 @@ class MarginHead(nn.Module):
 
     weight: nn.Parameter
     annealing: LambdaAnnealing | None
+    shard: Any  # None, or the ClassShard that `heads.shard` put there
 
     def __init__(
         self,
@@ -101,6 +102,7 @@ class MarginHead(nn.Module):
         start = 0.5 if k is None else k
         self.log_k = nn.Parameter(torch.tensor(math.log(start))) if learn_k else None
         self.annealing = None
+        self.shard = None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -130,6 +132,8 @@ class MarginHead(nn.Module):
         if labels is not None:
             check_labels(labels, self.num_classes, ignore_index=-100)
             self._project()
+        if self.shard is not None:
+            return self.shard.logits(self, features, labels)
         lam = self.annealing() if self.annealing is not None and labels is not None else None
         return margin_logits(
             features,
@@ -155,6 +159,9 @@ class MarginHead(nn.Module):
         labels: (B,) integers, or (B, C) probabilities for a head without margin.
         """
         self._project()
+        if self.shard is not None:
+            options = (reduction, label_smoothing, class_weight, ignore_index)
+            return self.shard.loss(self, features, labels, *options)
         return margin_cross_entropy(
             features,
             self.weight,
@@ -198,4 +205,6 @@ class MarginHead(nn.Module):
         parts += ["bias=True"] if self.bias is not None else []
         parts += [f"gradient={self.gradient}"] if self.gradient != "exact" else []
         parts += [f"sample={self.sample}"] if self.sample is not None else []
+        if self.shard is not None:
+            parts.append(f"classes {self.shard.start}..{self.shard.stop - 1} here")
         return ", ".join(parts)

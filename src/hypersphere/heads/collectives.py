@@ -1,0 +1,145 @@
+"""Differentiable exchange between processes that hold the same loss and different classes.
+
+Note [Who has which gradient]: the loss is computed alike on every process from parts that are not
+alike. Where parts join (`sum_over`, `logsumexp_over`) the gradient passes to each process without
+exchange. Where something common goes into the parts (`gather_batch`, `share`) each process has a
+part of its gradient, and the parts are summed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+__all__ = [
+    "gather_batch",
+    "gather_rows",
+    "logsumexp_over",
+    "own_rows",
+    "row_counts",
+    "share",
+    "sum_over",
+]
+
+Group = Any  # torch.distributed.ProcessGroup, or None for all processes
+
+
+def row_counts(rows: int, group: Group, device: torch.device) -> list[int]:
+    """How many rows each process has; they may differ, and be 0."""
+    mine = torch.tensor([rows], device=device)
+    counts = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(counts, mine, group=group)
+    return [int(c) for c in counts]
+
+
+def concatenate(x: Tensor, counts: list[int], group: Group) -> Tensor:
+    """The rows of all processes in order, without gradient."""
+    padded = x.new_zeros(max(counts), *x.shape[1:])
+    padded[: x.shape[0]] = x
+    parts = [torch.empty_like(padded) for _ in counts]
+    dist.all_gather(parts, padded, group=group)
+    return torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)])
+
+
+def _own(counts: list[int], group: Group) -> slice:
+    rank = dist.get_rank(group)
+    return slice(sum(counts[:rank]), sum(counts[: rank + 1]))
+
+
+class _Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, counts, factor, group):  # type: ignore[no-untyped-def]
+        ctx.counts, ctx.factor, ctx.group = counts, factor, group
+        return concatenate(x, counts, group)
+
+    @staticmethod
+    def backward(ctx, grad):  # type: ignore[no-untyped-def]
+        total = grad.contiguous().clone()
+        dist.all_reduce(total, group=ctx.group)
+        return total[_own(ctx.counts, ctx.group)] * ctx.factor, None, None, None
+
+
+class _OwnRows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, counts, factor, group):  # type: ignore[no-untyped-def]
+        ctx.counts, ctx.factor, ctx.group = counts, factor, group
+        return x[_own(counts, group)].clone()
+
+    @staticmethod
+    def backward(ctx, grad):  # type: ignore[no-untyped-def]
+        return concatenate(grad, ctx.counts, ctx.group) * ctx.factor, None, None, None
+
+
+class _Sum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, group):  # type: ignore[no-untyped-def]
+        total = x.clone()
+        dist.all_reduce(total, group=group)
+        return total
+
+    @staticmethod
+    def backward(ctx, grad):  # type: ignore[no-untyped-def]
+        return grad, None
+
+
+class _LogSumExp(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, group):  # type: ignore[no-untyped-def]
+        top = x.clone()
+        dist.all_reduce(top, op=dist.ReduceOp.MAX, group=group)
+        total = (x - top).exp()
+        dist.all_reduce(total, group=group)
+        total = total.log() + top
+        ctx.save_for_backward(x, total)
+        return total
+
+    @staticmethod
+    def backward(ctx, grad):  # type: ignore[no-untyped-def]
+        x, total = ctx.saved_tensors
+        return grad * (x - total).exp(), None
+
+
+class _Share(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, group):  # type: ignore[no-untyped-def]
+        ctx.group = group
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):  # type: ignore[no-untyped-def]
+        total = grad.contiguous().clone()
+        dist.all_reduce(total, group=ctx.group)
+        return total, None
+
+
+def gather_batch(x: Tensor, counts: list[int], factor: float, group: Group) -> Tensor:
+    """The features of all processes (sum of counts, d); own gradient summed, times `factor`."""
+    return _Gather.apply(x, counts, factor, group)
+
+
+def gather_rows(x: Tensor, counts: list[int], factor: float, group: Group) -> Tensor:
+    """The class rows of all processes (C, ...); own gradient summed, times `factor`."""
+    return _Gather.apply(x, counts, factor, group)
+
+
+def own_rows(x: Tensor, counts: list[int], factor: float, group: Group) -> Tensor:
+    """This process's part of a result that all have; in return all get everybody's gradient."""
+    return _OwnRows.apply(x, counts, factor, group)
+
+
+def sum_over(x: Tensor, group: Group) -> Tensor:
+    """Sum over the processes, alike on all."""
+    return _Sum.apply(x, group)
+
+
+def logsumexp_over(x: Tensor, group: Group) -> Tensor:
+    """log sum exp over the processes, alike on all; at least one has to be above -inf."""
+    return _LogSumExp.apply(x, group)
+
+
+def share(x: Tensor, group: Group) -> Tensor:
+    """A parameter that all have, for use in parts; its gradient is summed over the processes."""
+    return _Share.apply(x, group)

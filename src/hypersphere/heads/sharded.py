@@ -1,0 +1,241 @@
+"""Class weights spread over processes: each holds some rows, the loss is that of all of them."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from ..functional.class_logsumexp import class_logsumexp
+from ..functional.cross_entropy import (
+    Reduction,
+    assemble,
+    margin_logits,
+    scaled_features,
+    smoothing_mass,
+    target_score,
+)
+from ..functional.labels import check_labels, check_options, check_shapes, sample_classes
+from . import collectives
+from .margin import MarginHead
+
+__all__ = ["ClassShard", "ignore_in_ddp", "shard", "unshard"]
+
+ROWWISE = ("weight", "bias")  # parameters with one row per class
+
+
+def shard(
+    head: MarginHead,
+    group: Any = None,
+    averaged: bool = True,
+    device: torch.device | str | None = None,
+) -> MarginHead:
+    """Keep this process's share of the classes, in place: `head.weight` becomes its rows.
+
+    After this, `head.loss` exchanges features and gives every process the loss of the whole batch
+    over all classes, with exact gradients: what one process would compute on the joined batch. The
+    batches may differ in size or be empty. `head(x)` gives all C scores of the own features. Call
+    both on all processes.
+
+    group: the processes (default: all). averaged: the gradients of the network before the head are
+    averaged over processes, as DDP does; the features' gradients are scaled so that this average is
+    the gradient of the loss. False: leave them as they are, for networks that sum. The head itself
+    must stay out of DDP: wrap the backbone alone, or call `ignore_in_ddp`.
+
+    A head made under `torch.device("meta")` gets its rows on `device` without the whole ever being
+    in one place. `head.state_dict()` is the whole head, under its usual names (all processes have
+    to call it), and loads on any number of processes; `save_shards` keeps the rows apart.
+    """
+    if not dist.is_initialized():
+        raise RuntimeError(
+            "shard(head) needs the processes to be connected: call "
+            "torch.distributed.init_process_group (torchrun starts them) before it"
+        )
+    if head.shard is not None:
+        raise ValueError("this head is sharded already; unshard(head) first")
+    world = dist.get_world_size(group)
+    if head.num_classes < world:
+        raise ValueError(f"{head.num_classes} classes cannot be spread over {world} processes")
+    head.shard = ClassShard(head.num_classes, group, averaged)
+    own = slice(head.shard.start, head.shard.stop)
+    meta = head.weight.is_meta
+    for name in ROWWISE:
+        whole = getattr(head, name)
+        if whole is not None:
+            place = whole.device if device is None and not meta else torch.device(device or "cpu")
+            rows = torch.empty_like(whole[own], device=place)
+            part = nn.Parameter(rows if meta else rows.copy_(whole[own].detach()))
+            setattr(head, name, part)
+    if meta:
+        place = head.weight.device
+        if head.log_scale is not None and head._scale is not None:
+            head.log_scale = nn.Parameter(torch.tensor(math.log(head._scale), device=place))
+        if head.log_k is not None:
+            head.log_k = nn.Parameter(torch.tensor(math.log(head._k or 0.5), device=place))
+        head.reset_parameters()
+    head.shard.hooks = [
+        head.register_state_dict_post_hook(_whole_state),
+        head.register_load_state_dict_pre_hook(_own_state),
+    ]
+    return head
+
+
+def unshard(head: MarginHead) -> MarginHead:
+    """All classes on every process again, in place; the opposite of `shard`."""
+    part = head.shard
+    if part is None:
+        return head
+    for name in ROWWISE:
+        rows = getattr(head, name)
+        if rows is not None:
+            whole = collectives.concatenate(rows.detach(), part.counts, part.group)
+            setattr(head, name, nn.Parameter(whole))
+    for hook in part.hooks:
+        hook.remove()
+    head.shard = None
+    return head
+
+
+def ignore_in_ddp(model: nn.Module) -> nn.Module:
+    """Tell DDP, before it wraps `model`, to leave the rows of sharded heads alone; returns it."""
+    ignored = list(getattr(model, "_ddp_params_and_buffers_to_ignore", []))
+    for prefix, module in model.named_modules():
+        if isinstance(module, MarginHead) and module.shard is not None:
+            dot = f"{prefix}." if prefix else ""
+            ignored += [f"{dot}{name}" for name in ROWWISE if getattr(module, name) is not None]
+    model._ddp_params_and_buffers_to_ignore = ignored  # type: ignore[assignment]
+    return model
+
+
+class ClassShard:
+    """Which classes this process has, start <= class < stop, and how the loss is made of shards."""
+
+    def __init__(self, num_classes: int, group: Any = None, averaged: bool = True) -> None:
+        self.group, self.num_classes = group, num_classes
+        self.rank, self.world = dist.get_rank(group), dist.get_world_size(group)
+        bounds = [num_classes * r // self.world for r in range(self.world + 1)]
+        self.counts = [b - a for a, b in itertools.pairwise(bounds)]
+        self.start, self.stop = bounds[self.rank], bounds[self.rank + 1]
+        self.factor = float(self.world) if averaged else 1.0
+        self.hooks: list[Any] = []
+
+    def logits(self, head: MarginHead, features: Tensor, labels: Tensor | None) -> Tensor:
+        """All C scores of this process's features; gathers the rows of W for it."""
+        options = head.score_options()
+        rows = {"weight": head.weight, "bias": head.bias}
+        whole = {
+            name: None
+            if value is None
+            else collectives.gather_rows(value, self.counts, 1 / self.factor, self.group)
+            for name, value in rows.items()
+        }
+        options["bias"] = whole["bias"]
+        lam = head.annealing() if head.annealing is not None and labels is not None else None
+        weight = whole["weight"]
+        assert weight is not None
+        return margin_logits(
+            features, weight, labels, head.margin, lam=lam, gradient=head.gradient, **options
+        )
+
+    def loss(
+        self,
+        head: MarginHead,
+        features: Tensor,
+        labels: Tensor,
+        reduction: Reduction,
+        label_smoothing: float,
+        class_weight: Tensor | None,
+        ignore_index: int,
+    ) -> Tensor:
+        """The loss of the joined batch over all classes; "none" gives that of the own samples."""
+        if labels.is_floating_point():
+            raise ValueError(
+                "soft targets are (B, C), which sharding is there to avoid: give integer labels"
+            )
+        check_shapes(features, head.weight, labels)
+        sample = head.sample if head.training else None
+        check_options(labels, head.margin, label_smoothing, sample, class_weight, self.num_classes)
+        check_labels(labels, self.num_classes, ignore_index)
+        group, options = self.group, head.score_options()
+        scale, k = (
+            collectives.share(value, group)
+            if isinstance(value, Tensor) and value.requires_grad
+            else value
+            for value in (options["scale"], options["k"])
+        )
+        with torch.autocast(features.device.type, enabled=False):
+            wide = torch.promote_types(features.dtype, torch.float32)
+            counts = collectives.row_counts(features.shape[0], group, features.device)
+            x = collectives.gather_batch(features.to(wide), counts, self.factor, group)
+            y = collectives.concatenate(labels.long(), counts, group)
+            target_class = torch.where(y != ignore_index, y, -torch.ones_like(y))
+            mine = (target_class >= self.start) & (target_class < self.stop)
+            own_class = torch.where(mine, target_class - self.start, -torch.ones_like(y))
+            z = scaled_features(x, head.weight, scale)
+            index = offset = None
+            if sample is not None:
+                index, offset = sample_classes(own_class, self.stop - self.start, sample)
+            mass = smoothing_mass(label_smoothing, class_weight, self.num_classes, z)
+            others, moment, rows = class_logsumexp(
+                z,
+                head.weight,
+                own_class,
+                unit=options["unit"],
+                bias=head.bias,
+                kind=options["kind"],
+                k=k,
+                mass=None if mass is None else mass[self.start : self.stop],
+                index=index,
+                offset=offset,
+                jacobian=head.gradient != "caffe",
+                chunk=head.chunk,
+            )
+            lam = None if head.annealing is None else head.annealing()
+            target = target_score(
+                z, rows, head.margin, options["unit"], options["kind"], k, lam, head.gradient
+            )
+            if head.bias is not None:
+                target = target + head.bias[own_class.clamp_min(0)]
+            target = collectives.sum_over(
+                torch.where(mine, target, torch.zeros_like(target)), group
+            )
+            others = collectives.logsumexp_over(others, group)
+            if mass is not None:
+                moment = collectives.sum_over(moment, group)
+            loss = assemble(
+                others,
+                target,
+                moment,
+                target_class,
+                self.num_classes,
+                class_weight,
+                label_smoothing,
+                reduction,
+            )
+            if reduction == "none":
+                loss = collectives.own_rows(loss, counts, 1 / self.factor, group)
+            return loss
+
+
+def _whole_state(module: nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:
+    part = getattr(module, "shard", None)
+    if part is None:
+        return
+    for name in ROWWISE:
+        if prefix + name in state:
+            rows = state[prefix + name].detach()
+            state[prefix + name] = collectives.concatenate(rows, part.counts, part.group)
+
+
+def _own_state(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    part = getattr(module, "shard", None)
+    if part is None:
+        return
+    for name in ROWWISE:
+        value = state.get(prefix + name)
+        if value is not None and value.shape[0] == part.num_classes:
+            state[prefix + name] = value[part.start : part.stop]

@@ -1,0 +1,225 @@
+"""One process of a sharded head: `python shard_worker.py JOB RANK WORLD FOLDER`.
+
+Everything is drawn from seeds, so each process also knows the whole problem and compares its part
+with what a single process computes on the joined batch.
+"""
+
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import hypersphere.heads as heads
+from hypersphere.heads import LambdaAnnealing, MarginHead
+
+CLASSES, DIM = 11, 6
+
+
+def annealed(head):
+    head.annealing = LambdaAnnealing(base=3.0, minimum=1.0)
+    head.annealing.step()
+    return head
+
+
+HEADS = {
+    "softmax": lambda: heads.SoftmaxHead(DIM, CLASSES),
+    "l_softmax": lambda: heads.LSoftmaxHead(DIM, CLASSES, m=2),
+    "a_softmax": lambda: annealed(heads.ASoftmaxHead(DIM, CLASSES, m=4)),
+    "detached": lambda: heads.ASoftmaxHead(DIM, CLASSES, m=3, gradient="detached"),
+    "caffe": lambda: heads.ASoftmaxHead(DIM, CLASSES, m=4, gradient="caffe"),
+    "arcface": lambda: heads.ArcFaceHead(DIM, CLASSES, scale=16.0, learn_scale=True),
+    "sigmoid": lambda: heads.GASoftmaxHead(DIM, CLASSES, 3, "sigmoid", k=0.4, learn_k=True),
+    "all classes drawn": lambda: heads.AMSoftmaxHead(DIM, CLASSES, sample=1.0),
+}
+OPTIONS = {
+    "plain": {},
+    "sum": {"reduction": "sum"},
+    "smooth": {
+        "label_smoothing": 0.2,
+        "class_weight": torch.linspace(0.5, 2, CLASSES, dtype=torch.float64),
+    },
+}
+SIZES = {1: [7], 2: [5, 2], 3: [0, 4, 3]}
+
+
+def batch(seed=0, ignored=True):
+    draw = torch.Generator().manual_seed(seed)
+    x = torch.randn(7, DIM, generator=draw, dtype=torch.float64)
+    y = torch.randint(CLASSES, (7,), generator=draw)
+    if ignored:
+        y[3] = -100
+    return x, y
+
+
+def own(tensor, rank, world):
+    return tensor.split(SIZES[world])[rank]
+
+
+def build(name):
+    torch.manual_seed(1)
+    head = HEADS[name]().double()
+    if head.bias is not None:
+        nn.init.normal_(head.bias)
+    return head
+
+
+def close(got, expected, what):
+    torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-10, msg=lambda m: f"{what}: {m}")
+
+
+def agree(rank, world, folder):
+    """Loss and every gradient are those of one process, in each head and with each option."""
+    x, y = batch()
+    for name in HEADS:
+        for option, arguments in OPTIONS.items():
+            if HEADS[name]().sample and "label_smoothing" in arguments:
+                continue
+            what = f"{name}, {option}"
+            alone, head = build(name), heads.shard(build(name), averaged=False)
+            whole = x.clone().requires_grad_()
+            part = own(x, rank, world).clone().requires_grad_()
+            expected = alone.loss(whole, y, **arguments)
+            loss = head.loss(part, own(y, rank, world), **arguments)
+            close(loss, expected, what)
+            expected.backward()
+            loss.backward()
+            close(part.grad, own(whole.grad, rank, world), f"{what}, features")
+            rows = slice(head.shard.start, head.shard.stop)
+            for key, parameter in alone.named_parameters():
+                gradient = parameter.grad[rows] if key in ("weight", "bias") else parameter.grad
+                close(dict(head.named_parameters())[key].grad, gradient, f"{what}, {key}")
+            close(head(part), alone(own(x, rank, world)), f"{what}, scores")
+
+    # one loss per own sample, and DDP's way of averaging
+    head, alone = heads.shard(build("a_softmax")), build("a_softmax")
+    whole, part = x.clone().requires_grad_(), own(x, rank, world).clone().requires_grad_()
+    losses = head.loss(part, own(y, rank, world), reduction="none")
+    each = alone.loss(whole, y, reduction="none")
+    close(losses, own(each, rank, world), "none")
+    losses.sum().backward()
+    (each.sum() / world).backward()  # what DDP makes of sums
+    close(part.grad, world * own(whole.grad, rank, world), "none, features")
+    close(head.weight.grad, alone.weight.grad[head.shard.start : head.shard.stop], "none, weight")
+
+    # a share of the classes: only drawn rows move, the own labels always do
+    torch.manual_seed(rank)
+    head = build("arcface")
+    head.sample = 0.5
+    heads.shard(head)
+    x, y = batch(ignored=False)
+    head.loss(own(x, rank, world), own(y, rank, world)).backward()
+    moved = head.weight.grad.abs().sum(1) > 0
+    mine = {int(c) - head.shard.start for c in y if head.shard.start <= c < head.shard.stop}
+    assert mine <= set(moved.nonzero().flatten().tolist()), (mine, moved)
+    assert int(moved.sum()) <= max(7, -(-len(moved) // 2))
+
+    # a head that was never whole anywhere
+    with torch.device("meta"):
+        head = heads.ArcFaceHead(DIM, CLASSES, learn_scale=True)
+    heads.shard(head)
+    assert head.loss(own(x, rank, world).float(), own(y, rank, world)).isfinite()
+    assert abs(float(head.scale.detach()) - 64) < 1e-4
+    assert heads.unshard(head).weight.shape == (CLASSES, DIM)
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(2)
+        self.backbone = nn.Linear(DIM, DIM).double()
+        self.head = build("a_softmax")
+
+    def forward(self, x, y):
+        return self.head.loss(self.backbone(x), y)
+
+
+def optimizer_of(net):
+    return torch.optim.SGD(net.parameters(), lr=0.2, momentum=0.9)
+
+
+def steps(model, net, optimizer, rank, world, start=0, count=3):
+    for seed in range(start, start + count):
+        x, y = batch(seed)
+        optimizer.zero_grad()
+        loss = model(own(x, rank, world), own(y, rank, world))
+        loss.backward()
+        optimizer.step()
+        net.head.annealing.step()
+    return float(loss)
+
+
+def train(rank, world, folder):
+    """Three updates with DDP and uneven batches, as one process makes them; then save."""
+    net = Net()
+    heads.shard(net.head)
+    optimizer = optimizer_of(net)
+    model = DistributedDataParallel(heads.ignore_in_ddp(net))
+    steps(model, net, optimizer, rank, world)
+    alone = Net()
+    steps(alone, alone, optimizer_of(alone), 0, 1)
+    close(net.backbone.weight, alone.backbone.weight, "backbone")
+    rows = slice(net.head.shard.start, net.head.shard.stop)
+    close(net.head.weight, alone.head.weight[rows], "rows")
+    state = net.state_dict()
+    assert state.keys() == alone.state_dict().keys()
+    if rank == 0:
+        torch.save(state, folder / "net.pt")
+    heads.save_shards(net.head, folder / "shards", optimizer)
+
+
+def resume(rank, world, folder):
+    """Go on with what two processes saved, as one process that never stopped."""
+    alone = Net()
+    alone_optimizer = optimizer_of(alone)
+    steps(alone, alone, alone_optimizer, 0, 1)
+    expected = steps(alone, alone, alone_optimizer, 0, 1, start=3, count=1)
+
+    net = Net()
+    if world > 1:
+        heads.shard(net.head)
+    optimizer = optimizer_of(net)
+    net.load_state_dict(torch.load(folder / "net.pt", weights_only=True))
+    rows = net.head.weight.detach().clone()
+    with torch.no_grad():
+        net.head.weight.zero_()
+    heads.load_shards(net.head, folder / "shards", optimizer)
+    close(net.head.weight, rows, "both ways of saving")
+    assert int(net.head.annealing.iteration) == 4
+    loss = steps(net, net, optimizer, rank, world, start=3, count=1)
+    assert abs(loss - expected) < 1e-9, (loss, expected)
+    part = net.head.shard
+    rows = slice(part.start, part.stop) if part else slice(None)
+    close(net.head.weight, alone.head.weight[rows], "rows after one more update")
+
+
+def misuse(rank, world, folder):
+    head = heads.shard(MarginHead(DIM, CLASSES))
+    for action, message in [
+        (lambda: heads.shard(head), "sharded already"),
+        (lambda: heads.shard(MarginHead(DIM, 1)), "cannot be spread"),
+        (lambda: head.loss(torch.randn(1, DIM), torch.tensor([CLASSES])), f"C = {CLASSES}"),
+        (lambda: head.loss(torch.randn(1, DIM), torch.rand(1, CLASSES)), "soft targets"),
+        (lambda: heads.diagnose(head, torch.randn(1, DIM), torch.tensor([0])), "before shard"),
+    ]:
+        try:
+            action()
+        except ValueError as error:
+            assert message in str(error), error
+        else:
+            raise AssertionError(f"no error: {message}")
+
+
+if __name__ == "__main__":
+    jobs, rank, world, folder = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
+    torch.set_num_threads(1)
+    if world > 1:
+        meeting = f"file://{folder}/meeting-{jobs}-{world}"
+        dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=world)
+    for job in jobs.split(","):
+        globals()[job](rank, world, folder)
+    if world > 1:
+        dist.barrier()
+        dist.destroy_process_group()

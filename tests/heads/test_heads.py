@@ -1,0 +1,344 @@
+"""Every preset: against the equations, at the edges, in low precision, compiled, saved."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import hypersphere.heads as heads
+from hypersphere.functional import angular
+from hypersphere.heads import LambdaAnnealing, Margin, MarginHead
+
+from reference import margins as reference
+
+DIM, CLASSES = 6, 9
+
+# name -> (constructor, settings of the reference)
+PRESETS = {
+    "softmax": (lambda: heads.SoftmaxHead(DIM, CLASSES), {"unit": False}),
+    "softmax no bias": (lambda: heads.SoftmaxHead(DIM, CLASSES, bias=False), {"unit": False}),
+    "l_softmax 2": (lambda: heads.LSoftmaxHead(DIM, CLASSES, m=2), {"unit": False, "m": 2}),
+    "l_softmax 3.5": (lambda: heads.LSoftmaxHead(DIM, CLASSES, m=3.5), {"unit": False, "m": 3.5}),
+    "w_softmax": (lambda: heads.WSoftmaxHead(DIM, CLASSES), {}),
+    "w_softmax linear": (lambda: heads.WSoftmaxHead(DIM, CLASSES, "linear"), {"kind": "linear"}),
+    "w_softmax sigmoid": (
+        lambda: heads.WSoftmaxHead(DIM, CLASSES, "sigmoid", k=0.25, learn_k=True),
+        {"kind": "sigmoid", "k": 0.25},
+    ),
+    "w_softmax bias": (lambda: heads.WSoftmaxHead(DIM, CLASSES, bias=True), {}),
+    "s_softmax": (lambda: heads.SSoftmaxHead(DIM, CLASSES, scale=10.0), {"scale": 10.0}),
+    "s_softmax learned": (
+        lambda: heads.SSoftmaxHead(DIM, CLASSES, scale=10.0, angular="linear", learn_scale=True),
+        {"scale": 10.0, "kind": "linear"},
+    ),
+    "a_softmax": (lambda: heads.ASoftmaxHead(DIM, CLASSES, m=4), {"m": 4}),
+    "a_softmax s": (
+        lambda: heads.ASoftmaxHead(DIM, CLASSES, m=1.6, scale=20.0),
+        {"m": 1.6, "scale": 20.0},
+    ),
+    "ga cosine": (lambda: heads.GASoftmaxHead(DIM, CLASSES, 3, "cosine"), {"m": 3}),
+    "ga linear": (lambda: heads.GASoftmaxHead(DIM, CLASSES, 4), {"m": 4, "kind": "linear"}),
+    "ga sigmoid": (
+        lambda: heads.GASoftmaxHead(DIM, CLASSES, 2, "sigmoid", k=0.5),
+        {"m": 2, "kind": "sigmoid", "k": 0.5},
+    ),
+    "am_softmax": (
+        lambda: heads.AMSoftmaxHead(DIM, CLASSES, m=0.3, scale=12.0),
+        {"subtract": 0.3, "scale": 12.0},
+    ),
+    "arcface": (
+        lambda: heads.ArcFaceHead(DIM, CLASSES, m=0.5, scale=12.0),
+        {"shift": 0.5, "scale": 12.0},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_preset_is_its_equation(name):
+    make, settings = PRESETS[name]
+    head = make().double()
+    if head.bias is not None:
+        torch.nn.init.normal_(head.bias)
+    x, y = torch.randn(7, DIM, dtype=torch.float64), torch.randint(CLASSES, (7,))
+    bias = None if head.bias is None else head.bias.detach()
+    w = head.weight.detach()
+    tolerance = {"rtol": 1e-6, "atol": 1e-6}  # k and s are float32 until .double()
+    torch.testing.assert_close(
+        head(x).detach(),
+        reference.logits(x, w, None, bias=bias, **_without_margin(settings)),
+        **tolerance,
+    )
+    scores = reference.logits(x, w, y, bias=bias, **settings)
+    torch.testing.assert_close(head(x, y).detach(), scores, **tolerance)
+    assert head.loss(x, y).item() == pytest.approx(reference.cross_entropy(scores, y), rel=1e-6)
+
+    head.annealing = LambdaAnnealing(base=4.0, gamma=0.0)
+    head.annealing.minimum = 0.0
+    scores = reference.logits(x, w, y, bias=bias, lam=4.0, **settings)
+    torch.testing.assert_close(head(x, y).detach(), scores, **tolerance)
+    assert head.loss(x, y).item() == pytest.approx(reference.cross_entropy(scores, y), rel=1e-6)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_loss_is_the_cross_entropy_of_the_logits_gradients_too(name):
+    head = PRESETS[name][0]()
+    head.chunk = 4
+    x, y = torch.randn(7, DIM, requires_grad=True), torch.randint(CLASSES, (7,))
+    parts = [x, *head.parameters()]
+    fused, dense = head.loss(x, y), F.cross_entropy(head(x, y), y)
+    torch.testing.assert_close(fused, dense)
+    for got, expected in zip(
+        torch.autograd.grad(fused, parts), torch.autograd.grad(dense, parts), strict=True
+    ):
+        torch.testing.assert_close(got, expected, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("child", "parent"),
+    [
+        (heads.LSoftmaxHead(DIM, CLASSES, m=1), heads.SoftmaxHead(DIM, CLASSES, bias=False)),
+        (heads.ASoftmaxHead(DIM, CLASSES, m=1), heads.WSoftmaxHead(DIM, CLASSES)),
+        (
+            heads.GASoftmaxHead(DIM, CLASSES, 1, "linear"),
+            heads.WSoftmaxHead(DIM, CLASSES, "linear"),
+        ),
+        (heads.AMSoftmaxHead(DIM, CLASSES, m=0), heads.SSoftmaxHead(DIM, CLASSES)),
+        (heads.ArcFaceHead(DIM, CLASSES, m=0, scale=30.0), heads.SSoftmaxHead(DIM, CLASSES)),
+    ],
+    ids=["l_softmax", "a_softmax", "ga_softmax", "am_softmax", "arcface"],
+)
+def test_without_margin_a_head_is_its_parent(child, parent):
+    child.load_state_dict(parent.state_dict())
+    x, y = torch.randn(5, DIM), torch.randint(CLASSES, (5,))
+    assert torch.equal(child(x, y), parent(x, y))
+    assert torch.equal(child.loss(x, y), parent.loss(x, y))
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("gradient", ["exact", "detached"])
+@pytest.mark.parametrize("name", PRESETS)
+def test_finite_at_the_edges(name, gradient, autocast):
+    head = PRESETS[name][0]()
+    head.gradient = gradient
+    with torch.no_grad():
+        head.weight[4] = 0.0  # a class without direction
+    w = head.weight.detach()
+    x = torch.stack([torch.zeros(DIM), 5 * w[1], -3 * w[2], w[3] * 1e-20, torch.randn(DIM), w[0]])
+    x, y = x.requires_grad_(), torch.tensor([0, 1, 2, 3, 4, 5])
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        given = x @ torch.eye(DIM)  # what a layer under autocast hands over
+        results = head.loss(given, y), F.cross_entropy(head(given, y), y)
+    assert (given.dtype == torch.bfloat16) == autocast
+    for loss in results:
+        assert loss.dtype == torch.float32 and loss.isfinite()
+        for gradient_ in torch.autograd.grad(loss, [x, *head.parameters()], retain_graph=True):
+            assert gradient_.dtype == torch.float32 and gradient_.isfinite().all()
+    # at theta = 0 an angle is known to the root of the precision, by either way of computing it
+    torch.testing.assert_close(*results, rtol=2e-4, atol=1e-4)
+
+
+def test_autocast_trains_float32_master_weights():
+    head, backbone = heads.ASoftmaxHead(DIM, CLASSES), torch.nn.Linear(DIM, DIM)
+    optimizer = torch.optim.SGD([*head.parameters(), *backbone.parameters()], lr=0.1)
+    x, y = torch.randn(32, DIM), torch.randint(CLASSES, (32,))
+    before = head.weight.detach().clone()
+    for _ in range(3):
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = head.loss(backbone(x), y)
+        loss.backward()
+        optimizer.step()
+    assert head.weight.dtype == torch.float32 and head.weight.grad.dtype == torch.float32
+    change = (head.weight - before).detach()
+    assert change.abs().max() > 0
+    assert not torch.equal(change.bfloat16().float(), change)  # finer than bfloat16 steps
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_heads_in_16_bits(dtype):
+    head = heads.ArcFaceHead(DIM, CLASSES, scale=10.0).to(dtype)
+    x, y = torch.randn(4, DIM, dtype=dtype), torch.randint(CLASSES, (4,))
+    assert head(x).dtype == dtype
+    loss = head.loss(x, y)
+    wide = heads.ArcFaceHead(DIM, CLASSES, scale=10.0)
+    wide.load_state_dict(head.state_dict())
+    assert loss.item() == pytest.approx(wide.loss(x.float(), y).item(), rel=1e-5)
+    loss.backward()
+    assert head.weight.grad.dtype == dtype
+
+
+def test_one_class_and_one_sample():
+    head = heads.ArcFaceHead(DIM, 1)
+    x = torch.randn(1, DIM, requires_grad=True)
+    loss = head.loss(x, torch.tensor([0]))
+    loss.backward()
+    assert loss.item() == 0 and (x.grad == 0).all() and (head.weight.grad == 0).all()
+    assert heads.SoftmaxHead(DIM, CLASSES).loss(x.detach(), torch.tensor([3])).isfinite()
+
+
+def test_caffe_keeps_unit_rows():
+    head = heads.ASoftmaxHead(DIM, CLASSES, gradient="caffe")
+    same = heads.ASoftmaxHead(DIM, CLASSES)
+    same.load_state_dict(head.state_dict())
+    x, y = torch.randn(5, DIM), torch.randint(CLASSES, (5,))
+    first = head.loss(x, y)
+    torch.testing.assert_close(first, same.loss(x, y))
+    (first + head.loss(x, y)).backward()  # two forwards before the backward
+    with torch.no_grad():
+        head.weight -= 0.5 * head.weight.grad
+    head.loss(x, y)
+    torch.testing.assert_close(head.weight.norm(dim=1), torch.ones(CLASSES))
+
+
+def test_own_psi_and_own_g():
+    psi = lambda cos: cos - 0.3 * (1 - cos)  # noqa: E731
+    assert heads.check_margin(psi)
+    head = MarginHead(DIM, CLASSES, psi, scale=16.0, angular=torch.tanh)
+    x, y = torch.randn(5, DIM), torch.randint(CLASSES, (5,))
+    torch.testing.assert_close(head.loss(x, y), F.cross_entropy(head(x, y), y))
+
+
+def test_any_module_as_g_learns():
+    class Bent(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a = torch.nn.Parameter(torch.tensor(0.5))
+
+        def forward(self, cos):
+            return self.a * cos + (1 - self.a) * cos**3
+
+    head = MarginHead(DIM, CLASSES, scale=16.0, angular=Bent())
+    head.loss(torch.randn(5, DIM), torch.randint(CLASSES, (5,))).backward()
+    assert "angular.a" in head.state_dict() and head.angular.a.grad.abs() > 0
+
+
+def test_learned_numbers_stay_positive_and_out_of_weight_decay():
+    head = heads.SSoftmaxHead(DIM, CLASSES, 5.0, "sigmoid", k=0.3, learn_scale=True, learn_k=True)
+    assert head.scale.item() == pytest.approx(5.0) and head.k.item() == pytest.approx(0.3)
+    assert (
+        set(head.no_weight_decay) == {"log_scale", "log_k"} <= dict(head.named_parameters()).keys()
+    )
+    with torch.no_grad():
+        head.log_scale -= 10
+    assert head.scale > 0
+
+
+# the compiler itself uses what it deprecates
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")
+@pytest.mark.parametrize(
+    ("name", "backend"),
+    [
+        ("a_softmax", "aot_eager"),
+        ("w_softmax sigmoid", "aot_eager"),
+        ("arcface sampled", "aot_eager"),
+        pytest.param("a_softmax", "inductor", marks=pytest.mark.slow),
+    ],
+)
+def test_compiles_without_graph_breaks_or_recompiles(name, backend):
+    torch._dynamo.reset()
+    if name == "arcface sampled":
+        head = heads.ArcFaceHead(DIM, 40, sample=1.0)
+    else:
+        head = PRESETS[name][0]()
+    head.annealing = LambdaAnnealing(base=10.0)
+    compiled = torch.compile(lambda x, y: head.loss(x, y), fullgraph=True, backend=backend)
+    logits = torch.compile(lambda x, y: head(x, y), fullgraph=True, backend=backend)
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for _ in range(3):
+            x, y = torch.randn(5, DIM, requires_grad=True), torch.randint(CLASSES, (5,))
+            parts = [x, *head.parameters()]
+            loss, expected = compiled(x, y), head.loss(x, y)
+            torch.testing.assert_close(loss, expected)
+            for a, b in zip(
+                torch.autograd.grad(loss, parts), torch.autograd.grad(expected, parts), strict=True
+            ):
+                torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+            head.annealing.step()
+    torch.testing.assert_close(logits(x, y), head(x, y))
+
+
+@pytest.mark.parametrize("gradient", ["detached", "caffe"])
+def test_other_gradients_compile(gradient):
+    torch._dynamo.reset()
+    head = heads.ASoftmaxHead(DIM, CLASSES, gradient=gradient)
+    x, y = torch.randn(5, DIM, requires_grad=True), torch.randint(CLASSES, (5,))
+    compiled = torch.compile(lambda x, y: head.loss(x, y), fullgraph=True, backend="aot_eager")
+    got, expected = compiled(x, y), head.loss(x, y)
+    torch.testing.assert_close(got, expected)
+    torch.testing.assert_close(*(torch.autograd.grad(v, x)[0] for v in (got, expected)))
+
+
+def test_own_callables_compile():
+    torch._dynamo.reset()
+    head = MarginHead(DIM, CLASSES, lambda c: c - 0.2, angular=lambda c: c**3)
+    x, y = torch.randn(5, DIM, requires_grad=True), torch.randint(CLASSES, (5,))
+    compiled = torch.compile(lambda x, y: head.loss(x, y), fullgraph=True, backend="aot_eager")
+    got, expected = compiled(x, y), head.loss(x, y)
+    torch.testing.assert_close(got, expected)
+    torch.testing.assert_close(*(torch.autograd.grad(v, x)[0] for v in (got, expected)))
+
+
+def test_sampling_is_for_training_only():
+    head = heads.ArcFaceHead(DIM, 50, sample=0.2)
+    x, y = torch.randn(4, DIM), torch.randint(50, (4,))
+    assert head.loss(x, y) != head.loss(x, y)  # other classes each time
+    head.eval()
+    assert head.loss(x, y) == head.loss(x, y) == F.cross_entropy(head(x, y), y)
+
+
+def test_a_small_problem_is_learned_with_annealing():
+    draw = torch.Generator().manual_seed(0)
+    y = torch.randint(5, (200,), generator=draw)
+    x = torch.randn(5, 4, generator=draw)[y] + 0.2 * torch.randn(200, 4, generator=draw)
+    backbone, head = torch.nn.Linear(4, 4), heads.ASoftmaxHead(4, 5, m=4)
+    head.annealing = LambdaAnnealing(base=100.0, gamma=0.1, minimum=1.0)
+    optimizer = torch.optim.Adam([*backbone.parameters(), *head.parameters()], lr=0.03)
+    for _ in range(150):
+        optimizer.zero_grad()
+        head.loss(backbone(x), y).backward()
+        optimizer.step()
+        head.annealing.step()
+    assert (head(backbone(x)).argmax(1) == y).float().mean() > 0.97
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: MarginHead(0, 3), "in_features >= 1"),
+        (lambda: MarginHead(3, 3, scale=-1.0), "scale is None for"),
+        (lambda: MarginHead(3, 3, learn_scale=True), "needs a scale to start from"),
+        (lambda: MarginHead(3, 3, angular="sine"), "unknown angular activation 'sine'"),
+        (lambda: MarginHead(3, 3, gradient="tf"), "gradient must be one of"),
+        (lambda: heads.LSoftmaxHead(3, 3, gradient="caffe"), "released A-Softmax layer"),
+        (lambda: MarginHead(3, 3, sample=0), "share of the classes"),
+        (lambda: heads.ArcFaceHead(3, 3, m=28.6), "radians"),
+        (lambda: heads.ASoftmaxHead(3, 3)(torch.randn(2, 4)), r"shape \(B, 3\), got \(2, 4\)"),
+        (
+            lambda: heads.ASoftmaxHead(3, 3)(torch.randn(1, 3), torch.tensor([3])),
+            "label 3 .* C = 3",
+        ),
+        (
+            lambda: heads.ASoftmaxHead(3, 3).loss(torch.randn(1, 3), torch.rand(1, 3)),
+            "soft targets",
+        ),
+    ],
+)
+def test_errors_say_what_to_do(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_contract():
+    head = heads.ASoftmaxHead(in_features=512, num_classes=20, m=4)
+    assert isinstance(head, MarginHead) and head.neuron_role == "output"
+    assert head.weight.shape == (20, 512)
+    assert "Margin(m=4" in repr(head)
+    assert math.isclose(angular(torch.tensor(0.5), "cosine").item(), 0.5)
+    x, y = torch.randn(3, 512), torch.tensor([1, 2, 3])
+    assert head.loss(x, y, reduction="sum", label_smoothing=0.1).ndim == 0
+    assert isinstance(Margin(m=4)(torch.zeros(1)), torch.Tensor)
+
+
+def _without_margin(settings):
+    return {k: v for k, v in settings.items() if k not in ("m", "shift", "subtract")}
