@@ -11,8 +11,6 @@ import math
 import torch
 from torch import Tensor
 
-from .angles import normalize
-
 __all__ = [
     "adversarial_step",
     "angle_preserving_loss",
@@ -144,9 +142,12 @@ def angle_preserving_loss(neurons: Tensor, projection: Tensor, measure: str = "a
 
 
 def _off_diagonal_cosines(x: Tensor) -> Tensor:
-    u = normalize(x)
+    """Cosines from the Gram matrix alone, whose diagonal has the lengths: no copy of x."""
+    gram = x @ x.mT
+    squares = gram.diagonal(dim1=-2, dim2=-1)
+    inverse = torch.where(squares > 0, squares, 1.0).rsqrt() * (squares > 0)
     same = torch.eye(x.shape[1], dtype=torch.bool, device=x.device)
-    return (u @ u.mT).masked_fill(same, 0)
+    return (gram * inverse[..., None] * inverse[..., None, :]).masked_fill(same, 0)
 
 
 def _safe_angles(cos: Tensor) -> Tensor:
