@@ -13,6 +13,7 @@ from hypersphere.data import (
     DamagedData,
     ImageFiles,
     MissingData,
+    Normalize,
     read_image,
     read_images,
 )
@@ -106,3 +107,10 @@ def test_pictures_in_their_files_give_the_same_batches(tmp_path, prefetch):
     for (x, y), (a, b) in zip(ours, theirs, strict=True):
         assert torch.equal(x, a) and torch.equal(y, b)
     assert torch.equal(files.load().images, memory.images)
+    some = torch.tensor([7, 2])
+    assert torch.equal(files.subset(some).load().images, memory.subset(some).images)
+    assert files.counts().tolist() == [4, 4, 4]
+    ours, theirs = (Normalize.fit(data, "mean")(memory.images) for data in (files, memory))
+    assert torch.equal(ours, theirs)
+    thinned = hs.data.load("folder", root, lazy=True, imbalance="single").train
+    assert thinned.counts().tolist() == [0, 4, 4]

@@ -13,7 +13,7 @@ from .pairs import Pairs
 
 
 class Dataset(Protocol):
-    """What a loader needs: labels (N,), class names, sample shape, the samples of an index."""
+    """What loaders and splits need: labels (N,), class names, and samples by their index."""
 
     @property
     def labels(self) -> Tensor: ...
@@ -27,6 +27,10 @@ class Dataset(Protocol):
     def __len__(self) -> int: ...
 
     def take(self, index: Tensor) -> Tensor: ...
+
+    def subset(self, index: Tensor) -> Dataset: ...
+
+    def counts(self) -> Tensor: ...
 
 
 @dataclass(frozen=True)

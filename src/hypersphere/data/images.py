@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -99,7 +99,21 @@ class ImageFiles:
     def shape(self) -> torch.Size:
         return torch.Size(read_image(self.paths[0], self.size, self.mode).shape)
 
+    @property
+    def num_classes(self) -> int:
+        return len(self.classes)
+
+    def counts(self) -> Tensor:
+        """Samples of each class, (num_classes,)."""
+        return torch.bincount(self.labels[self.labels >= 0], minlength=self.num_classes)
+
+    def subset(self, index: Tensor) -> ImageFiles:
+        """The samples of `index`, same classes."""
+        paths = [self.paths[i] for i in index.tolist()]
+        return replace(self, paths=paths, labels=self.labels[index])
+
     def take(self, index: Tensor) -> Tensor:
+        """The pictures of `index` (B,), decoded: (B, C, H, W)."""
         return read_images([self.paths[i] for i in index.tolist()], self.size, self.mode)
 
     def load(self) -> ArrayDataset:

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from ._random import generator
-from .dataset import ArrayDataset
+from .dataset import Dataset
 
 
-def keep_per_class(dataset: ArrayDataset, counts: Sequence[int], seed: int = 0) -> ArrayDataset:
+def keep_per_class(dataset: Dataset, counts: Sequence[int], seed: int = 0) -> Dataset:
     """Keep `counts[c]` randomly chosen samples of class c; the order of the samples stays."""
     have = dataset.counts().tolist()
     if len(counts) != len(have):
@@ -29,13 +29,14 @@ def keep_per_class(dataset: ArrayDataset, counts: Sequence[int], seed: int = 0) 
 
 
 def thin_classes(
-    dataset: ArrayDataset, classes: Sequence[int] = (0,), keep: float | int = 0.1, seed: int = 0
-) -> ArrayDataset:
+    dataset: Dataset, classes: Sequence[int] = (0,), keep: float | int = 0.1, seed: int = 0
+) -> Dataset:
     """Throw away most samples of some classes, keep all others ("single class imbalance").
 
     `keep`: a fraction (float), or a number of samples (int). Section D.1 keeps 10 % of class 0 of
     CIFAR-10: 45,500 pictures stay. Section D.8 keeps 10 % of the classes 0..9 of CIFAR-100.
 
+    >>> from hypersphere.data import ArrayDataset
     >>> data = ArrayDataset(torch.rand(40, 1, 2, 2), torch.arange(40) % 4, list("abcd"))
     >>> thin_classes(data, keep=0.2).counts().tolist()
     [2, 10, 10, 10]
@@ -48,13 +49,14 @@ def thin_classes(
     return keep_per_class(dataset, counts, seed)
 
 
-def grow_linearly(dataset: ArrayDataset, step: int | None = None, seed: int = 0) -> ArrayDataset:
+def grow_linearly(dataset: Dataset, step: int | None = None, seed: int = 0) -> Dataset:
     """Class c keeps step x (c + 1) samples ("multiple class imbalance").
 
     Section D.1: step 500 for the 10 classes of CIFAR-10 (27,500 pictures); section D.8: step 5 for
     the 100 classes of CIFAR-100. Without `step`, the largest that the data allow: these numbers for
     the full sets.
 
+    >>> from hypersphere.data import ArrayDataset
     >>> data = ArrayDataset(torch.rand(40, 1, 2, 2), torch.arange(40) % 4, list("abcd"))
     >>> grow_linearly(data).counts().tolist()
     [2, 4, 6, 8]
@@ -65,7 +67,7 @@ def grow_linearly(dataset: ArrayDataset, step: int | None = None, seed: int = 0)
     return keep_per_class(dataset, [step * (label + 1) for label in range(len(have))], seed)
 
 
-def imbalanced(dataset: ArrayDataset, kind: str, seed: int = 0) -> ArrayDataset:
+def imbalanced(dataset: Dataset, kind: str, seed: int = 0) -> Dataset:
     """One of the text's settings by name.
 
     - "single": 10 % of the first tenth of the classes (class 0 of 10, D.1; classes 0..9 of 100,
@@ -74,7 +76,7 @@ def imbalanced(dataset: ArrayDataset, kind: str, seed: int = 0) -> ArrayDataset:
     - "mnist": 100 samples of digit 0, everything of the others (section 5.5.2).
     """
     if kind == "single":
-        return thin_classes(dataset, range(max(1, dataset.num_classes // 10)), 0.1, seed)
+        return thin_classes(dataset, range(max(1, len(dataset.classes) // 10)), 0.1, seed)
     if kind == "multiple":
         return grow_linearly(dataset, seed=seed)
     if kind == "mnist":

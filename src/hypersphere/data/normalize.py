@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .dataset import ArrayDataset
+from .dataset import Dataset
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,10 @@ class Normalize:
         return known[name]
 
     @classmethod
-    def fit(cls, dataset: ArrayDataset, kind: str = "channel") -> Normalize:
+    def fit(cls, dataset: Dataset, kind: str = "channel") -> Normalize:
         """Take the mean (and deviation) from `dataset`, which is the training part.
 
+        >>> from hypersphere.data import ArrayDataset
         >>> data = ArrayDataset(torch.rand(100, 3, 4, 4), torch.zeros(100).long(), ["a"])
         >>> x = Normalize.fit(data, "channel")(data.images)
         >>> bool(x.mean().abs() < 1e-6), round(float(x.std()), 2)
@@ -55,8 +56,8 @@ class Normalize:
         # In slices: a float64 copy of all pictures at once would be eight times their size.
         shape = dataset.shape
         total, square = torch.zeros(shape).double(), torch.zeros(shape).double()
-        for part in dataset.images.split(4096):
-            pixels = _unit(part).cpu().double()
+        for index in torch.arange(len(dataset)).split(4096):
+            pixels = _unit(dataset.take(index)).cpu().double()
             total += pixels.sum(0)
             square += pixels.square().sum(0)
         mean, square = total / len(dataset), square / len(dataset)
@@ -70,17 +71,22 @@ class Normalize:
 
     def __call__(self, images: Tensor) -> Tensor:
         pixels = _unit(images)
-        if isinstance(self.mean, float) and isinstance(self.std, float):
-            if self.mean == 0.0 and self.std == 1.0:
-                return pixels
-            return (pixels - self.mean) / self.std
-        mean = torch.as_tensor(self.mean, device=pixels.device)
-        if mean.dim() == 3 and mean.shape[1] > 1 and mean.shape != images.shape[1:]:
-            raise ValueError(
-                f"the mean picture is {tuple(mean.shape)} but the batch is {tuple(images.shape)}: "
-                f"crop and resize before fitting, or use the 'channel' mean"
-            )
-        return (pixels - mean) / torch.as_tensor(self.std, device=pixels.device)
+        mean, std = self.mean, self.std
+        if isinstance(mean, Tensor):
+            if mean.dim() == 3 and mean.shape[1] > 1 and mean.shape != images.shape[1:]:
+                raise ValueError(
+                    f"the mean picture is {tuple(mean.shape)} but the batch is "
+                    f"{tuple(images.shape)}: fit on pictures of the batch's size, or use the "
+                    f"'channel' mean"
+                )
+            mean = mean.to(pixels)
+        if isinstance(std, Tensor):
+            std = std.to(pixels)
+        if isinstance(mean, float) and isinstance(std, float) and (mean, std) == (0.0, 1.0):
+            return pixels
+        if pixels is images:  # floating-point input is the caller's: leave it alone
+            return (pixels - mean) / std
+        return pixels.sub_(mean).div_(std)
 
 
 def _unit(images: Tensor) -> Tensor:

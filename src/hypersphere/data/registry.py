@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .cifar import load_cifar
-from .dataset import ArrayDataset, Split
+from .dataset import Split
 from .digits import load_digits
 from .download import download as fetch
 from .errors import MissingData
@@ -100,7 +100,7 @@ def load(
     if isinstance(loaded, Split):
         loaded = replace(loaded, name=name)
     if imbalance is not None:
-        if not isinstance(loaded, Split) or not isinstance(loaded.train, ArrayDataset):
-            raise ValueError(f"imbalance applies to labelled samples in memory, not to {name!r}")
+        if not isinstance(loaded, Split):
+            raise ValueError(f"imbalance applies to a training part, which {name!r} has not")
         loaded = replace(loaded, train=imbalanced(loaded.train, imbalance, seed=imbalance_seed))
     return loaded
