@@ -58,7 +58,7 @@ def test_tnets_start_as_the_identity_and_are_penalized():
     torch.testing.assert_close(features, net(points))
     assert penalty.item() == pytest.approx(0, abs=1e-9)
     with torch.no_grad():
-        net.feature_transform.matrix.bias.mul_(2)  # A = 2 I: |4 I - I|^2 = 9 * 64 for each cloud
+        net.feature_transform.matrix.start.mul_(2)  # A = 2 I: |4 I - I|^2 = 9 * 64 for each cloud
     _, penalty = net.features_and_penalty(points)
     assert penalty.item() == pytest.approx(0.001 / 2 * 2 * 9 * 64, rel=1e-5)
     head = torch.nn.Linear(256, 4)

@@ -38,7 +38,7 @@ class Classifier(nn.Module):
 
     def features(self, x: Tensor | tuple[Tensor, ...]) -> Tensor:
         """(B, out_features), what the head sees and verification compares."""
-        return self.backbone(*x) if isinstance(x, (tuple, list)) else self.backbone(x)
+        return self.backbone(*_inputs(x))
 
     def forward(self, x: Tensor | tuple[Tensor, ...]) -> Tensor:
         """(B, C) scores without margin."""
@@ -59,7 +59,7 @@ class Classifier(nn.Module):
         penalized = getattr(self.backbone, "features_and_penalty", None)
         penalty: Tensor | float = 0.0
         if penalized is not None:
-            features, penalty = penalized(x)
+            features, penalty = penalized(*_inputs(x))
         else:
             features = self.features(x)
         if mask is not None:
@@ -67,3 +67,7 @@ class Classifier(nn.Module):
         if hasattr(self.head, "loss"):
             return self.head.loss(features, labels, **options) + penalty  # type: ignore[operator]
         return F.cross_entropy(self.head(features), labels, **options) + penalty
+
+
+def _inputs(x: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    return tuple(x) if isinstance(x, (tuple, list)) else (x,)

@@ -42,31 +42,37 @@ def dense_mlp(
     return layers
 
 
+class MatrixLayer(nn.Module):
+    """(B, inputs) -> matrices (B, K, K), linear in the input; identities at the start.
+
+    It regresses numbers: its weights start at 0 and are no directions to be spread or turned, so it
+    is not an ``nn.Linear``, which regularizers and rotations would find.
+    """
+
+    def __init__(self, inputs: int, size: int) -> None:
+        super().__init__()
+        self.size = size
+        self.slope = nn.Parameter(torch.zeros(inputs, size * size))
+        self.start = nn.Parameter(torch.eye(size).flatten())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.addmm(self.start, x, self.slope).view(-1, self.size, self.size)
+
+
 class TNet(nn.Module):
     """(B, K, N) -> a matrix (B, K, K) that starts as the identity.
 
-    1x1 convolutions 64-128-1024, max over the points, 512-256, then K^2 numbers by a plain layer
-    whose weights start at 0.
+    1x1 convolutions 64-128-1024, max over the points, 512-256, then K^2 numbers.
     """
 
     def __init__(self, size: int, style: Style) -> None:
         super().__init__()
-        self.size = size
         self.points = point_mlp(style, size, (64, 128, 1024))
         self.dense = dense_mlp(style, 1024, (512, 256))
-        self.matrix = nn.Linear(256, size * size)
-        mark(
-            self.matrix, "output"
-        )  # regresses numbers: its rows are no directions to spread or turn
-
-    def reset(self) -> None:
-        nn.init.zeros_(self.matrix.weight)
-        with torch.no_grad():
-            self.matrix.bias.copy_(torch.eye(self.size).flatten())
+        self.matrix = MatrixLayer(256, size)
 
     def forward(self, x: Tensor) -> Tensor:
-        pooled = self.points(x).amax(dim=2)
-        return self.matrix(self.dense(pooled)).view(-1, self.size, self.size)
+        return self.matrix(self.dense(self.points(x).amax(dim=2)))
 
 
 class PointNet(Backbone):
@@ -108,9 +114,6 @@ class PointNet(Backbone):
         self.dense = dense_mlp(style, widths[-1], dense, dropout)
         self.out_features = dense[-1] if dense else widths[-1]
         initialize(self)
-        for module in (self.input_transform, self.feature_transform):
-            if module is not None:
-                module.reset()
 
     def _run(self, points: Tensor) -> tuple[Tensor, Tensor | None]:
         check_points(points, self.in_channels)
