@@ -1,0 +1,112 @@
+"""Trainings that fail for a known reason get that reason told, healthy ones are left in peace."""
+
+import math
+
+import pytest
+import torch
+
+import hypersphere.heads as heads
+from hypersphere.heads import LambdaAnnealing, diagnose
+
+
+def clusters(n=200, classes=10, dim=16, noise=0.1):
+    y = torch.randint(classes, (n,))
+    return torch.eye(dim)[y] * 8 + noise * torch.randn(n, dim), y
+
+
+def on_classes(head):
+    with torch.no_grad():
+        head.weight.copy_(torch.eye(head.num_classes, head.in_features))
+    return head
+
+
+def test_a_good_head_is_healthy():
+    x, y = clusters()
+    found = diagnose(on_classes(heads.AMSoftmaxHead(16, 10)), x, y)
+    assert found.healthy and found.accuracy == 1
+    assert "nothing conspicuous" in str(found)
+
+
+def test_a_scale_that_is_too_small():
+    x, y = clusters()
+    found = diagnose(on_classes(heads.SSoftmaxHead(16, 10, scale=1.0)), x, y)
+    assert not found.healthy and "the scale 1 is too small for 10 classes" in found.advice[0]
+    enough = int(found.advice[0].split("scale=")[1].split()[0])
+    assert diagnose(on_classes(heads.SSoftmaxHead(16, 10, scale=enough)), x, y).healthy
+
+
+def test_a_margin_before_anything_is_learned():
+    x, y = clusters()
+    head = heads.ASoftmaxHead(16, 10, m=4)  # random classes
+    found = diagnose(head, x, y)
+    assert "before anything is learned" in str(found)
+    assert "head.annealing = LambdaAnnealing.sphereface()" in str(found)
+    head.annealing = LambdaAnnealing(minimum=0.0, iteration=10**9)
+    assert "let lambda fall more slowly" in str(diagnose(head, x, y))
+    head.annealing = LambdaAnnealing()  # lambda = 1000: no margin yet
+    assert "before anything is learned" not in str(diagnose(head, x, y))
+
+
+def test_a_margin_too_hard_for_features_that_are_right():
+    x, y = clusters(noise=3.0)
+    found = diagnose(on_classes(heads.ASoftmaxHead(16, 10, m=8)), x, y)
+    assert found.accuracy > 0.5 and found.loss > math.log(10)
+    assert "the margin is too hard for now" in str(found) and "smaller m" in str(found)
+
+
+def test_a_loss_stuck_at_log_c():
+    x, y = clusters()
+    short = diagnose(heads.WSoftmaxHead(16, 10), 1e-3 * x, y)
+    assert abs(short.plain_loss - math.log(10)) < 0.01 and "the features are short" in str(short)
+    dead = diagnose(heads.WSoftmaxHead(16, 10), torch.zeros_like(x), y)
+    assert "all features are zero" in str(dead)
+    same = diagnose(heads.SoftmaxHead(16, 10), torch.ones(50, 16), y[:50])
+    assert "nearly the same vector" in str(same)
+    guess = heads.SoftmaxHead(16, 10)
+    torch.nn.init.normal_(guess.weight, std=1e-3)
+    assert "the loss stays at log C = 2.30" in str(diagnose(guess, x, y))
+
+
+def test_nan_features_are_named():
+    x, y = clusters()
+    x[3, 3] = math.nan
+    assert "not finite" in str(diagnose(heads.SoftmaxHead(16, 10), x, y))
+
+
+def test_training_is_not_disturbed():
+    head = heads.ASoftmaxHead(16, 10, gradient="caffe")
+    before = head.weight.detach().clone()
+    diagnose(head, *clusters())
+    assert torch.equal(head.weight, before) and head.weight.grad is None
+
+
+@pytest.mark.parametrize("name", ["contrastive", "triplet", "MultiSimilarityLoss"])
+def test_metric_losses_are_those_of_the_library(name):
+    losses = pytest.importorskip("pytorch_metric_learning.losses")
+    x, y = clusters(40)
+    kind = {"contrastive": "ContrastiveLoss", "triplet": "TripletMarginLoss"}.get(name, name)
+    expected = 0.5 * getattr(losses, kind)()(x, y)
+    torch.testing.assert_close(heads.MetricLoss(name, weight=0.5)(x, y), expected)
+
+
+def test_center_loss():
+    pytest.importorskip("pytorch_metric_learning")
+    x, y = clusters(40)
+    loss = heads.MetricLoss("center", num_classes=10, in_features=16)
+    torch.nn.init.normal_(loss.centers)
+    x.requires_grad_()
+    expected = 0.5 * (x - loss.centers[y]).square().sum(1).mean()
+    got = loss(x, y)
+    torch.testing.assert_close(got, expected)
+    parts = (x, loss.centers)
+    torch.testing.assert_close(
+        torch.autograd.grad(got, parts), torch.autograd.grad(expected, parts)
+    )
+
+
+def test_unknown_metric_loss():
+    pytest.importorskip("pytorch_metric_learning")
+    with pytest.raises(ValueError, match="unknown metric loss 'hinge'"):
+        heads.MetricLoss("hinge")
+    with pytest.raises(ValueError, match="needs num_classes and in_features"):
+        heads.MetricLoss("center")
