@@ -35,6 +35,8 @@ from .retrieval import RetrievalResult, retrieval
 from .robustness import AdversarialTraining, RobustnessResult, attack, robustness
 from .roc import Roc, roc_curve
 from .search import faiss_search, search
+from .search_index import SearchIndex
+from .separability import angular_fisher_score, angular_visual_hardness
 from .templates import concatenate_patches, crop_patch, templates
 from .verification import VerificationResult, verification
 
@@ -63,10 +65,13 @@ __all__ = [
     "RetrievalResult",
     "RobustnessResult",
     "Roc",
+    "SearchIndex",
     "VerificationResult",
     "YuNet",
     "align_face",
     "all_pairs",
+    "angular_fisher_score",
+    "angular_visual_hardness",
     "attack",
     "bim",
     "class_mean_cosines",

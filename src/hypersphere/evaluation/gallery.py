@@ -14,7 +14,7 @@ from ..functional.angles import normalize
 from .checks import check_features
 from .features import extract, model_hash
 from .gallery_store import GalleryError, read_gallery, write_gallery
-from .search import search
+from .search_index import SearchIndex
 
 SCORES_AT_ONCE = 1 << 25
 
@@ -64,6 +64,7 @@ class Gallery:
         self._number: dict[str, int] = {}  # name -> place in `people`
         self._owner: list[int] = []  # row -> place in `people`
         self._rows = torch.empty(0, 0)  # capacity doubles; only the first len(self) rows count
+        self._index: SearchIndex | None = None  # made when asked, forgotten when rows change
 
     def __len__(self) -> int:
         """How many features are enrolled; `people` names whose they are."""
@@ -105,6 +106,7 @@ class Gallery:
         if empty:
             raise ValueError(f"name {empty[0]} is empty")
         rows = self._features(samples)
+        self._index = None
         used, total = len(self), len(self) + len(rows)
         if used == 0 or total > len(self._rows):
             bigger = torch.empty(max(64, 2 * used, total), rows.shape[1])
@@ -117,7 +119,7 @@ class Gallery:
         """Forget a person; returns how many features went."""
         if name not in self:
             raise self._unknown(name)
-        names = self.names
+        names, self._index = self.names, None
         keep = [i for i, other in enumerate(names) if other != name]
         gone = len(self) - len(keep)
         self._rows = self.features[torch.tensor(keep, dtype=torch.long)]
@@ -163,7 +165,9 @@ class Gallery:
     def _nearest(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """Scores and places in `people` of the k nearest people, by the best row of each."""
         if len(self) == len(self._number):  # one row each: rows are people
-            scores, rows = search(queries, self.features, k)
+            if self._index is None:
+                self._index = SearchIndex(self.features)
+            scores, rows = self._index.search(queries, k)
             return scores, torch.tensor(self._owner)[rows]
         owner = torch.tensor(self._owner).expand(len(queries), -1)
         best = queries.new_full((len(queries), len(self._number)), -2.0)

@@ -9,9 +9,12 @@ approximated.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
+
+from .._optional import require
 
 RUN = 64  # neighbouring scores that share one maximum
 SCORES_AT_ONCE = 1 << 21  # 8 MB of float32 scores
@@ -59,24 +62,26 @@ def check_search(queries: Tensor, gallery: Tensor, k: int) -> None:
 def _search_some(queries: Tensor, gallery: Tensor, best: Tensor, rows: Tensor) -> None:
     """Fill `best` and `rows` (n, k) in place for a few queries."""
     n, k = best.shape
-    size = max(RUN * 16, SCORES_AT_ONCE // n // RUN * RUN, -(-k // RUN) * RUN)
-    size = min(size, 1 << 16)
-    scores = queries.new_empty(n, size)
+    size = max(16 * RUN, min(SCORES_AT_ONCE // n, 1 << 16) // RUN * RUN)
+    # One column per query: for few queries this product is twice as fast as its transpose.
+    scores = queries.new_empty(size, n)
+    turned = queries.T.contiguous()
     for start in range(0, len(gallery), size):
         block = gallery[start : start + size]
-        part = scores
-        if len(block) < size:
-            part = scores[:, : -(-len(block) // RUN) * RUN]
-            part[:, len(block) :] = -math.inf
-        torch.mm(queries, block.T, out=part[:, : len(block)])
-        maxima = part.view(n, -1, RUN).amax(-1) if part is scores else _run_maxima(part)
-        beaten = (maxima.amax(1) > best[:, -1]).nonzero().flatten()
+        part = scores[: -(-len(block) // RUN) * RUN]
+        torch.mm(block, turned, out=part[: len(block)])
+        part[len(block) :] = -math.inf
+        maxima = run_maxima(part)  # (runs, n)
+        beaten = (maxima.amax(0) > best[:, -1]).nonzero().flatten()
         if len(beaten):
             _merge(part, maxima, beaten, start, best, rows)
 
 
-def _run_maxima(part: Tensor) -> Tensor:
-    return part.unflatten(1, (-1, RUN)).amax(-1)
+def run_maxima(scores: Tensor) -> Tensor:
+    """Maxima (N / RUN, n) over runs of neighbouring rows of scores (N, n)."""
+    if scores.shape[1] == 1:  # a plain row reduces faster than a column
+        return scores.view(-1, RUN).amax(1, keepdim=True)
+    return scores.view(-1, RUN, scores.shape[1]).amax(1)
 
 
 def _merge(
@@ -84,11 +89,9 @@ def _merge(
 ) -> None:
     """Let the block's best scores join the best so far, for the queries `beaten`."""
     k = best.shape[1]
-    runs = maxima[beaten].topk(min(k, maxima.shape[1]), dim=1).indices
+    runs = maxima[:, beaten].topk(min(k, len(maxima)), dim=0).indices.T
     place = (runs.unsqueeze(-1) * RUN + torch.arange(RUN, device=runs.device)).flatten(1)
-    new = part[beaten.unsqueeze(1), place]
-    old = best[beaten]
-    joined = torch.cat([old, new], 1)
+    joined = torch.cat([best[beaten], part[place, beaten.unsqueeze(1)]], 1)
     top, where = joined.topk(k, dim=1)
     best[beaten] = top
     rows[beaten] = torch.cat([rows[beaten], place + start], 1).gather(1, where)
@@ -100,8 +103,6 @@ def faiss_search(queries: Tensor, gallery: Tensor, k: int = 1) -> tuple[Tensor, 
     >>> faiss_search(torch.eye(2), torch.eye(2))[1].tolist()
     [[0], [1]]
     """
-    from .._optional import require
-
     check_search(queries, gallery, k)
     faiss = require("faiss", extra="search")
     index = faiss.IndexFlatIP(gallery.shape[1])
@@ -110,10 +111,11 @@ def faiss_search(queries: Tensor, gallery: Tensor, k: int = 1) -> tuple[Tensor, 
     return torch.from_numpy(scores), torch.from_numpy(rows)
 
 
-SEARCHES = {"torch": search, "faiss": faiss_search}
+Search = Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor]]
+SEARCHES: dict[str, Search] = {"torch": search, "faiss": faiss_search}
 
 
-def get_search(backend: str):  # type: ignore[no-untyped-def]
+def get_search(backend: str) -> Search:
     """A search by name: "torch" or "faiss"."""
     if backend not in SEARCHES:
         raise ValueError(f"unknown backend {backend!r}: one of {', '.join(SEARCHES)}")
