@@ -76,8 +76,8 @@ def test_penalty_is_equation_7_7():
     assert torch.allclose(penalty, expected)
     unsquared = hs.orthogonal.orthogonality_penalty(model, squared=False)
     assert torch.allclose(unsquared, expected_norm)
-    optimizer = torch.optim.SGD(hs.orthogonal.parameter_groups(model), lr=0.05)
-    for _ in range(300):
+    optimizer = torch.optim.SGD(hs.orthogonal.parameter_groups(model), lr=0.1)
+    for _ in range(60):
         optimizer.zero_grad()
         hs.orthogonal.orthogonality_penalty(model).backward()
         optimizer.step()

@@ -9,19 +9,14 @@ Second derivatives with respect to U are not defined here (`once_differentiable`
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-# Note [Spectra]
-# Loewdin and the exponential choose their number of terms from the spectrum of a matrix. A few
-# Lanczos steps come within some percent of its ends, from the inside; this margin makes up for the
-# rest, and the exponential checks afterwards that lengths were kept.
-_LANCZOS_STEPS = 10
-_MARGIN = 0.06
+from ._spectra import bessel, inverse_root_poles, spectrum
+
 # U^T U squares the condition of U: beyond this one of its own, float32 is left for float64.
 _MAX_CONDITION = 30.0
 # The series of the exponential has about |W|_2 terms: beyond this, squaring is cheaper.
@@ -174,15 +169,22 @@ class Exponential(torch.autograd.Function):
         exp(W) V = J_0 Y_0 + 2 sum_k J_k(rho) Y_k,
         Y_0 = V,  Y_1 = B V,  Y_{k+1} = 2 B Y_k + Y_{k-1},
 
-    about rho + 8 products with n columns; no squaring, so rounding does not grow with |W|.
+    about rho + 8 products with n columns; no squaring, so rounding does not grow with |W|. Many
+    full turns are left to scaling and squaring, in float64.
     """
 
     @staticmethod
-    def forward(ctx: Any, W: Tensor, V: Tensor, rho: float) -> Tensor:
+    def forward(ctx: Any, W: Tensor, V: Tensor) -> Tensor:
+        _, rho = spectrum(W, skew=True)
+        ctx.squared = rho > _MAX_TURN
+        if ctx.squared:
+            ctx.save_for_backward(W, V)
+            return (torch.matrix_exp(W.double()) @ V.double()).to(V.dtype)
+        rho = rho if rho > 1e-2 else 1e-2
         lengths = torch.linalg.vector_norm(V, dim=-2)
         tolerance = torch.finfo(V.dtype).eps ** 0.75 * lengths.amax()
         for _ in range(8):
-            coefficients = _bessel(rho, torch.finfo(V.dtype).eps)
+            coefficients = bessel(rho, torch.finfo(V.dtype).eps)
             terms = _chebyshev(W / rho, V, len(coefficients))
             result = _weighted_sum(terms, coefficients)
             error = (torch.linalg.vector_norm(result, dim=-2) - lengths).abs().amax()
@@ -195,9 +197,11 @@ class Exponential(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
-        W, terms = ctx.saved_tensors
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None]:
         (G,) = grads
+        if ctx.squared:
+            return _exponential_gradients(*ctx.saved_tensors, G)
+        W, terms = ctx.saved_tensors
         c, B = ctx.coefficients, W / (-ctx.rho)  # B^T
         count = len(c)
         adjoints = torch.empty_like(terms)
@@ -211,16 +215,17 @@ class Exponential(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             left = torch.cat([adjoints[1], *(2.0 * adjoints[2:]).unbind(0)], dim=-1)
             grad_W = left @ (torch.cat(list(terms[:-1]), dim=-1) / ctx.rho).mT
-        return grad_W, adjoints[0], None
+        return grad_W, adjoints[0]
 
 
-def exponential(U: Tensor, V: Tensor) -> Tensor:
-    """exp(W) V for the skew W of U: the series or, for many turns, scaling and squaring."""
-    W = skew(U)
-    _, rho = spectrum(W.detach(), skew=True)
-    if rho > _MAX_TURN:
-        return (torch.matrix_exp(W.double()) @ V.double()).to(V.dtype)
-    return Exponential.apply(W, V, rho if rho > 1e-2 else 1e-2)
+def _exponential_gradients(W: Tensor, V: Tensor, G: Tensor) -> tuple[Tensor, Tensor]:
+    """From exp [[A, E], [0, A]] with A = W^T, E = G V^T: its corner is the gradient."""
+    d = W.shape[-1]
+    A, E = W.mT.double(), G.double() @ V.double().mT
+    top, bottom = torch.cat([A, E], dim=-1), torch.cat([torch.zeros_like(A), A], dim=-1)
+    both = torch.matrix_exp(torch.cat([top, bottom], dim=-2))
+    transposed, corner = both[..., :d, :d], both[..., :d, d:]
+    return corner.to(W.dtype), (transposed @ G.double()).to(V.dtype)
 
 
 def _chebyshev(B: Tensor, V: Tensor, count: int) -> Tensor:
@@ -232,6 +237,64 @@ def _chebyshev(B: Tensor, V: Tensor, count: int) -> Tensor:
     return terms
 
 
+# Note [Compiled graphs]
+# Loewdin and the exponential look at their matrix to choose a number of terms, which a compiler
+# cannot follow. For torch.compile they are operators of their own; between the two passes only
+# their inputs are kept, so the backward pass factorizes anew.
+class _Context:
+    """Stands in for autograd's context where autograd is not at work."""
+
+    needs_input_grad = (True, True)
+
+    def save_for_backward(self, *tensors: Tensor) -> None:
+        self.saved_tensors = tensors
+
+
+_OPAQUE: dict[str, Any] = {"loewdin": Loewdin, "exponential": Exponential}
+
+
+@torch.library.custom_op("hypersphere::rotation_series", mutates_args=())
+def rotation_series(A: Tensor, V: Tensor, method: str) -> Tensor:
+    """Loewdin(U, V) or Exponential(W, V). Note [Compiled graphs]."""
+    return _OPAQUE[method].forward(_Context(), A, V).contiguous()
+
+
+@torch.library.custom_op("hypersphere::rotation_series_backward", mutates_args=())
+def rotation_series_backward(A: Tensor, V: Tensor, G: Tensor, method: str) -> tuple[Tensor, Tensor]:
+    context = _Context()
+    _OPAQUE[method].forward(context, A, V)
+    grad_A, grad_V = _OPAQUE[method].backward(context, G)
+    return grad_A.contiguous(), grad_V.contiguous()
+
+
+@rotation_series.register_fake
+def _(A: Tensor, V: Tensor, method: str) -> Tensor:
+    return V.new_empty(V.shape)
+
+
+@rotation_series_backward.register_fake
+def _(A: Tensor, V: Tensor, G: Tensor, method: str) -> tuple[Tensor, Tensor]:
+    return A.new_empty(A.shape), V.new_empty(V.shape)
+
+
+def _keep_inputs(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    A, V, ctx.method = inputs
+    ctx.save_for_backward(A, V)
+
+
+def _series_gradients(ctx: Any, G: Tensor) -> tuple[Tensor, Tensor, None]:
+    return *rotation_series_backward(*ctx.saved_tensors, G, ctx.method), None
+
+
+rotation_series.register_autograd(_series_gradients, setup_context=_keep_inputs)
+
+
+def series(A: Tensor, V: Tensor, method: str) -> Tensor:
+    if torch.compiler.is_compiling():
+        return rotation_series(A, V, method)
+    return _OPAQUE[method].apply(A, V)
+
+
 def _skew_outer(A: Tensor, B: Tensor) -> Tensor:
     """A B^T - B A^T in one product."""
     return torch.cat([A, -B], dim=-1) @ torch.cat([B, A], dim=-1).mT
@@ -239,95 +302,3 @@ def _skew_outer(A: Tensor, B: Tensor) -> Tensor:
 
 def _weighted_sum(stack: Tensor, weights: list[float]) -> Tensor:
     return torch.tensordot(stack.new_tensor(weights), stack, dims=1)
-
-
-def spectrum(A: Tensor, skew: bool = False) -> tuple[float, float]:
-    """Ends of the spectrum of symmetric A (..., d, d), or of A / i for skew A. Note [Spectra]."""
-    d = A.shape[-1]
-    unit = torch.linalg.vector_norm(A, ord=math.inf, dim=(-2, -1), keepdim=True)
-    unit = torch.where(unit > 0, unit, 1.0)  # so that squares neither under- nor overflow
-    mean = A.diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None] / unit  # 0 for a skew matrix
-    x = torch.cos(torch.arange(d, dtype=A.dtype, device=A.device)).expand(*A.shape[:-2], d)
-    x = (x / torch.linalg.vector_norm(x, dim=-1, keepdim=True)).unsqueeze(-1)
-    previous, beta = torch.zeros_like(x), torch.zeros_like(mean)
-    alphas, betas = [], []
-    for _ in range(min(_LANCZOS_STEPS, d)):
-        # Around the mean eigenvalue, the zeros after an early end lie within the spectrum.
-        y = (A @ x) / unit - mean * x
-        alpha = x.mT @ y
-        y = y - alpha * x + (beta if skew else -beta) * previous
-        beta = torch.linalg.vector_norm(y, dim=-2, keepdim=True)
-        previous, x = x, torch.where(beta > 0, y / beta, 0.0)
-        alphas.append(alpha[..., 0])
-        betas.append(beta[..., 0])
-    T = torch.diag_embed(torch.cat(alphas, -1))
-    if len(betas) > 1:
-        off = torch.diag_embed(torch.cat(betas[:-1], -1), offset=1)
-        T = T + off + off.mT
-    if not bool(torch.isfinite(T).all()):
-        return math.nan, math.nan
-    values = torch.linalg.eigvalsh(T.double()) + mean[..., 0]
-    margin = _MARGIN * (values[..., -1:] - values[..., :1])
-    low, high = (
-        (values[..., :1] - margin) * unit[..., 0],
-        (values[..., -1:] + margin) * unit[..., 0],
-    )
-    return float(low.min()), float(high.max())
-
-
-def inverse_root_poles(low: float, high: float, eps: float) -> tuple[list[float], list[float]]:
-    """Shifts s_j and weights w_j with lambda^{-1/2} ~ sum_j w_j / (lambda + s_j) on [low, high].
-
-    The trapezoidal rule after a conformal map; the error is about 2 exp(-2 pi r K / K').
-
-    >>> shifts, weights = inverse_root_poles(1.0, 2.0, eps=1e-7)
-    >>> len(shifts), round(sum(w / (1.5 + s) for s, w in zip(shifts, weights)) * 1.5**0.5, 6)
-    (3, 1.0)
-    """
-    ratio = min(low / high, 1.0 - 1e-9)
-    half, full = _elliptic_k(1.0 - ratio), _elliptic_k(ratio)
-    count = max(1, math.ceil(math.log(eps) * half / (-2.0 * math.pi * full)))
-    shifts, weights = [], []
-    for j in range(count):
-        sn, cn, dn = _jacobi((j + 0.5) * half / count, 1.0 - ratio)
-        shifts.append(low * (sn / cn) ** 2)
-        weights.append(2.0 * half * math.sqrt(low) / (math.pi * count) * dn / cn**2)
-    return shifts, weights
-
-
-def _elliptic_k(m: float) -> float:
-    a, b = 1.0, math.sqrt(1.0 - m)
-    while abs(a - b) > 1e-15 * a:
-        a, b = (a + b) / 2, math.sqrt(a * b)
-    return math.pi / (2.0 * a)
-
-
-def _jacobi(u: float, m: float) -> tuple[float, float, float]:
-    """sn, cn, dn at u with parameter m, by the arithmetic-geometric mean."""
-    a, b, c = 1.0, math.sqrt(1.0 - m), math.sqrt(m)
-    ratios = []
-    while abs(c) > 1e-16:
-        a, b, c = (a + b) / 2, math.sqrt(a * b), (a - b) / 2
-        ratios.append(c / a)
-    phi = 2.0 ** len(ratios) * a * u
-    for r in reversed(ratios):
-        phi = (phi + math.asin(r * math.sin(phi))) / 2
-    sn = math.sin(phi)
-    return sn, math.cos(phi), math.sqrt(1.0 - m * sn * sn)
-
-
-def _bessel(rho: float, eps: float) -> list[float]:
-    """J_0(rho), 2 J_1(rho), 2 J_2(rho), ... down to eps, by Miller's backward recurrence."""
-    start = 2 * (int(rho + 12 * rho ** (1 / 3) + 20) // 2)
-    values, above = [0.0] * (start + 1), 0.0
-    values[start] = 1e-30
-    for k in range(start, 0, -1):
-        values[k - 1] = 2 * k / rho * values[k] - above
-        above = values[k]
-        if abs(values[k - 1]) > 1e200:
-            values = [v * 1e-200 for v in values]
-            above *= 1e-200
-    total = values[0] + 2 * sum(values[2::2])  # J_0 + 2 J_2 + 2 J_4 + ... = 1
-    values = [values[0] / total] + [2 * v / total for v in values[1:]]
-    count = max(k for k, v in enumerate(values) if abs(v) > eps / 8) + 1
-    return values[: max(count, 3)]

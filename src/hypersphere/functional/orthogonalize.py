@@ -116,9 +116,9 @@ def _act(U: Tensor, V: Tensor, method: str) -> Tensor:
     if method == "cayley":
         return _rotations.Cayley.apply(U, V)
     if method == "exponential":
-        return _rotations.exponential(U, V)
+        return _rotations.series(skew(U), V, method)
     if method == "loewdin":
-        return _rotations.Loewdin.apply(U, V)
+        return _rotations.series(U, V, method)
     return _rotations.TriangularFactor.apply(U, V, method == "householder")
 
 
