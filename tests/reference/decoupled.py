@@ -1,4 +1,4 @@
-"""Decoupled operators patch by patch in float64, straight from the equations of chapters 3 and 4."""
+"""Decoupled operators patch by patch in float64, straight from the equations."""
 
 import itertools
 import math

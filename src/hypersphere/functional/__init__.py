@@ -25,18 +25,13 @@ from .decoupled import (
     decoupled_conv3d,
     decoupled_linear,
 )
-from .magnitude import (
-    magnitude,
-    magnitude_radius_slope,
-    magnitude_ratio,
-    magnitude_slope,
-)
+from .magnitude import magnitude, magnitude_ratio, magnitude_slope
 from .patches import patch_norm
 from .class_logsumexp import class_logsumexp
 from .cross_entropy import margin_cross_entropy, margin_logits
 from .labels import check_labels, sample_classes
 from .margins import Margin, anneal, margin, margin_derivative
-from .class_energy import class_energy
+from .batch_energy import class_energy
 from .energy import distance_floor, hyperspherical_energy, log_energy, set_energies
 from .gram_penalties import orthogonal_penalty, orthonormal_penalty, spectral_penalty
 from .points import minimize_energy

@@ -69,7 +69,7 @@ def arcsin(c: Tensor) -> Tensor:
     >>> c.grad.isfinite().all()
     tensor(True)
     """
-    return _Arcsin.apply(c)
+    return _Arcsin.apply(c) if torch.is_grad_enabled() else c.clamp(-1, 1).asin_()
 
 
 def angular(cos: Tensor, kind: Angular = "cosine", k: float | Tensor | None = None) -> Tensor:
@@ -122,9 +122,7 @@ def angular_derivative(
         return (2 * wide.abs()).to(cos.dtype)
     if kind == "linear":
         return (2 / math.pi * _inverse_sine(wide)).to(cos.dtype)
-    half_over_k, end = sigmoid_constants(k, wide)
-    tanh = torch.tanh(arcsin(wide) * half_over_k)
-    return ((1 - tanh * tanh) * (half_over_k / end) * _inverse_sine(wide)).to(cos.dtype)
+    return sigmoid_derivatives(wide, k, of_k=False)[0].to(cos.dtype)
 
 
 def angular_derivative_k(cos: Tensor, k: float | Tensor | None = None) -> Tensor:
@@ -136,13 +134,26 @@ def angular_derivative_k(cos: Tensor, k: float | Tensor | None = None) -> Tensor
     tensor([ 0.0000, -1.3562,  0.0000])
     """
     check_kind("sigmoid", k)
-    wide = _widen(cos)
-    half_over_k, end = sigmoid_constants(k, wide)
-    angle = arcsin(wide)
+    slope = sigmoid_derivatives(_widen(cos), k, of_k=True)[1]
+    assert slope is not None
+    return slope.to(cos.dtype)
+
+
+def sigmoid_derivatives(
+    cos: Tensor, k: float | Tensor | None, of_k: bool
+) -> tuple[Tensor, Tensor | None]:
+    """dg / dcos and, if asked for, dg / dk of the sigmoid, which share most of their work."""
+    half_over_k, end = sigmoid_constants(k, cos)
+    angle = arcsin(cos)
     tanh = torch.tanh(angle * half_over_k)
+    slope = _one_minus_square(tanh)
+    of_cos = slope * _inverse_sine(cos) * (half_over_k / end)
+    if not of_k:
+        return of_cos, None
     # d(1/2k)/dk = -2 (1/2k)^2, and the argument of `end` is (pi/2) (1/2k).
-    slope = math.pi / 2 * tanh * (1 - end * end) / end - angle * (1 - tanh * tanh)
-    return (2 * half_over_k * half_over_k / end * slope).to(cos.dtype)
+    factor = 2 * half_over_k * half_over_k / end
+    of_k_slope = tanh * (factor * math.pi / 2 * (1 - end * end) / end) - angle * slope * factor
+    return of_cos, of_k_slope
 
 
 def sigmoid_constants(k: float | Tensor | None, like: Tensor) -> tuple[Tensor, Tensor]:
@@ -165,8 +176,11 @@ def check_kind(kind: str, k: float | Tensor | None = None) -> None:
 
 def _inverse_sine(c: Tensor) -> Tensor:
     # See Note [Gradient of arccos at the ends] in angles.py: 1 / sin(theta), with sin^2 floored.
-    # The product of two sums keeps its digits where 1 - c^2 cancels.
-    return ((1 - c) * (1 + c)).clamp_min(torch.finfo(c.dtype).eps).rsqrt()
+    return _one_minus_square(c).clamp_min(torch.finfo(c.dtype).eps).rsqrt()
+
+
+def _one_minus_square(x: Tensor) -> Tensor:
+    return torch.addcmul(x.new_ones(()), x, x, value=-1)
 
 
 def _widen(x: Tensor) -> Tensor:

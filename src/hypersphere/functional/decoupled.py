@@ -188,7 +188,9 @@ def _decoupled(
     inputs = Inputs(
         x,
         kernel,
-        _tensor(radius, x, wide) * mean_norm,
+        _tensor(radius, x, wide) * mean_norm
+        if op.magnitude in RADIUS_KINDS
+        else _tensor(1.0, x, wide),
         None if k is None or op.angular != "sigmoid" else _tensor(k, x, wide),
         scale,
         bias,

@@ -16,27 +16,29 @@ whose slope there is infinite.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from .angular import Angular, angular, angular_derivative, angular_derivative_k
+from .angular import Angular, angular, angular_derivative, sigmoid_derivatives
 from .magnitude import (
+    RADIUS_KINDS,
     MagnitudeKind,
     magnitude,
-    magnitude_radius_slope,
     magnitude_ratio,
     magnitude_slope,
 )
 from .patches import (
     Geometry,
-    box_filter,
-    box_filter_transposed,
+    add_norm_gradient,
     convolution_gradients,
+    is_traced,
+    patch_norms,
+    plain_patch_norms,
     project,
-    root,
-    squared_sum,
+    tiles,
 )
 
 __all__ = ["Inputs", "Operator", "apply_operator", "plain_operator"]
@@ -50,6 +52,10 @@ class Operator(NamedTuple):
     alpha: float
     beta: float | None
     geometry: Geometry | None
+
+    @property
+    def settings(self) -> tuple[MagnitudeKind, float, float | None]:
+        return self.magnitude, self.alpha, self.beta
 
     @property
     def bounded(self) -> bool:
@@ -69,6 +75,18 @@ class Inputs(NamedTuple):
     scale: Tensor | None = None
     shift: Tensor | None = None
     norm: Tensor | None = None
+
+
+class _Need(NamedTuple):
+    """Which of the inputs need a gradient, in the order of Inputs."""
+
+    x: bool
+    kernel: bool
+    radius: bool
+    k: bool
+    scale: bool
+    shift: bool
+    norm: bool
 
 
 class _Layout(NamedTuple):
@@ -91,21 +109,15 @@ class _Layout(NamedTuple):
         return norm if self.groups == 1 else norm.unsqueeze(2)
 
     def over_patches(self, value: Tensor) -> Tensor:
-        if value.numel() == 1:
-            return value.reshape(())
+        if value.ndim == 0:
+            return value
         group = () if self.groups == 1 else (self.groups,)
         return value.reshape(*group, -1, *[1] * self.spatial)
 
-    def sum_channels(self, value: Tensor, factor: Tensor) -> Tensor:
-        """Sum of value * factor over the filters of a group, shaped like over_channels(norm)."""
-        if factor.ndim == 0 or factor.shape[self.channel] == 1:
-            return value.sum(self.channel, keepdim=True) * factor
-        return (value * factor).sum(self.channel, keepdim=True)
-
     def sum_patches(self, value: Tensor, like: Tensor) -> Tensor:
         """Sum over all patches, shaped like the filters' parameter."""
-        if like.numel() == 1:
-            return value.sum().reshape(like.shape).to(like.dtype)
+        if like.ndim == 0:
+            return value.sum()
         kept = {self.channel} | ({1} if self.groups > 1 else set())
         return (
             value.sum([d for d in range(value.ndim) if d not in kept])
@@ -116,13 +128,7 @@ class _Layout(NamedTuple):
 
 def apply_operator(inputs: Inputs, op: Operator) -> Tensor:
     """f(w, x): fused where autograd runs eagerly, in plain operations where something traces it."""
-    traced = (
-        torch.compiler.is_compiling()
-        or torch.jit.is_tracing()
-        or torch._C._are_functorch_transforms_active()
-        or torch.autograd.forward_ad._current_level >= 0
-    )
-    if traced or callable(op.angular):
+    if is_traced() or callable(op.angular):
         return plain_operator(inputs, op)
     return _Fused.apply(op, *inputs)
 
@@ -132,22 +138,22 @@ def plain_operator(inputs: Inputs, op: Operator) -> Tensor:
     x, kernel = inputs.x, inputs.kernel
     lay = _layout(x, op)
     s = lay.split(project(x, kernel, op.geometry))
-    norm = root(_squares(x, kernel, op)) if inputs.norm is None else inputs.norm
-    n, radius = lay.over_channels(norm), lay.over_patches(inputs.radius)
+    norm = inputs.norm
+    if norm is None:
+        norm = plain_patch_norms(x, tuple(kernel.shape[2:]), op.geometry)
+    n, shaped = lay.over_channels(norm), _shaped(inputs, op)
     if op.angular == "cosine":
-        out = s * magnitude_ratio(n, op.magnitude, op.alpha, op.beta, radius)
+        out = s * magnitude_ratio(n, *op.settings, shaped.radius)
         out = out.clamp(-op.alpha, op.alpha) if op.bounded else out
     else:
-        nonzero = n > 0
-        c = (s / torch.where(nonzero, n, torch.ones_like(n))).clamp(-1, 1)
-        g = angular(c, op.angular, None if inputs.k is None else lay.over_patches(inputs.k))
+        g = angular((s * _inverse(n)).clamp(-1, 1), op.angular, shaped.k)
         if callable(op.angular):  # the named activations are 0 at c = 0 by themselves
-            g = g * (nonzero & lay.over_patches(kernel.detach().flatten(1).ne(0).any(1)))
-        out = g * magnitude(n, op.magnitude, op.alpha, op.beta, radius)
-    if inputs.scale is not None:
-        out = out * lay.over_patches(inputs.scale)
-    if inputs.shift is not None:
-        out = out + lay.over_patches(inputs.shift)
+            g = g * ((n > 0) & lay.over_patches(kernel.detach().flatten(1).ne(0).any(1)))
+        out = g * magnitude(n, *op.settings, shaped.radius)
+    if shaped.scale is not None:
+        out = out * shaped.scale
+    if shaped.shift is not None:
+        out = out + shaped.shift
     return lay.join(out).to(s.dtype)
 
 
@@ -155,107 +161,211 @@ class _Fused(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, op: Operator, *tensors: Tensor | None) -> Tensor:  # type: ignore[override]
         inputs = Inputs(*tensors)  # type: ignore[arg-type]
-        lay = _layout(inputs.x, op)
-        s = lay.split(project(inputs.x, inputs.kernel, op.geometry))
-        norm = inputs.norm
-        if norm is None:
-            norm = _squares(inputs.x, inputs.kernel, op).sqrt_()
-        n, radius = lay.over_channels(norm), lay.over_patches(inputs.radius)
-        if op.angular == "cosine":
-            saved = s
-            out = s * magnitude_ratio(n, op.magnitude, op.alpha, op.beta, radius)
-            if op.bounded:
-                out.clamp_(-op.alpha, op.alpha)
-        else:
-            saved = (s * _inverse(n)).clamp_(-1, 1)
-            g = angular(saved, op.angular, None if inputs.k is None else lay.over_patches(inputs.k))
-            out = g * magnitude(n, op.magnitude, op.alpha, op.beta, radius)
-        if inputs.scale is not None:
-            out *= lay.over_patches(inputs.scale)
-        if inputs.shift is not None:
-            out += lay.over_patches(inputs.shift)
-        ctx.op = op
-        ctx.save_for_backward(*tensors, saved.to(s.dtype), norm)
-        return lay.join(out).to(s.dtype)
+        lay, shaped = _layout(inputs.x, op), _shaped(inputs, op)
+        s = project(inputs.x, inputs.kernel, op.geometry)
+        size = tuple(inputs.kernel.shape[2:])
+        norm = patch_norms(inputs.x, size, op.geometry) if inputs.norm is None else inputs.norm
+        out, maps = torch.empty_like(s), _Maps(lay.over_channels(norm), shaped.radius, op)
+        for rows in tiles(s):
+            part, value = lay.split(s[rows]), lay.split(out[rows])
+            if op.angular == "cosine":
+                torch.mul(part, maps.ratio(rows), out=value)
+                if op.bounded:
+                    value.clamp_(-op.alpha, op.alpha)
+            else:
+                part.mul_(maps.inverse[rows]).clamp_(-1, 1)  # s is not needed again, only c
+                h = magnitude(maps.norm[rows], *op.settings, shaped.radius)
+                torch.mul(angular(part, op.angular, shaped.k), h, out=value)
+            if shaped.scale is not None:
+                value *= shaped.scale
+            if shaped.shift is not None:
+                value += shaped.shift
+        ctx.op, ctx.spent = op, False
+        ctx.save_for_backward(*tensors, s, norm)
+        return out
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         *tensors, saved, norm = ctx.saved_tensors
         op, inputs, needed = ctx.op, Inputs(*tensors), ctx.needs_input_grad[1:]
         if torch.is_grad_enabled():  # a second derivative will be asked of the result
-            wanted = [t for t, need in zip(tensors, needed, strict=True) if need]
-            found = iter(
-                torch.autograd.grad(
-                    plain_operator(inputs, op), wanted, grad, create_graph=True, allow_unused=True
-                )
+            return None, *_differentiable_gradients(grad, inputs, needed, op)
+        # The gradient in s takes the place of what was saved, which spares an output-sized tensor.
+        # Should a retained graph come here again, its s is worked out anew.
+        if ctx.spent:
+            saved = _saved(inputs, norm, op)
+        ctx.spent = True
+        with torch.autograd._unsafe_preserve_version_counter(saved):
+            return None, *_Backward(grad, inputs, saved, norm, needed, op).run()
+
+
+def _differentiable_gradients(
+    grad: Tensor, inputs: Inputs, needed: Sequence[bool], op: Operator
+) -> Iterator[Tensor | None]:
+    wanted = [t for t, need in zip(inputs, needed, strict=True) if need and t is not None]
+    out = plain_operator(inputs, op)
+    found = iter(torch.autograd.grad(out, wanted, grad, create_graph=True, allow_unused=True))
+    return (next(found) if need else None for need in needed)
+
+
+class _Backward:
+    """The gradients of one call, tile by tile; the one in s takes the place of `saved`."""
+
+    def __init__(
+        self,
+        grad: Tensor,
+        inputs: Inputs,
+        saved: Tensor,
+        norm: Tensor,
+        need: Sequence[bool],
+        op: Operator,
+    ) -> None:
+        self.grad, self.inputs, self.saved, self.norm, self.op = grad, inputs, saved, norm, op
+        self.need = _Need(*need)
+        self.lay, self.shaped = _layout(inputs.x, op), _shaped(inputs, op)
+        self.maps = _Maps(self.lay.over_channels(norm), self.shaped.radius, op)
+        self.grad_n = torch.empty_like(norm)
+        self.sums = {
+            name: torch.zeros_like(getattr(inputs, name))
+            for name in ("radius", "k", "scale", "shift")
+            if getattr(self.need, name)
+        }
+
+    def run(self) -> tuple[Tensor | None, ...]:
+        inputs, need, op = self.inputs, self.need, self.op
+        through_norm = need.x or need.norm or need.radius
+        for rows in tiles(self.saved):
+            go, part = self.lay.split(self.grad[rows]), self.lay.split(self.saved[rows])
+            ratio, n = self.maps.ratio(rows), self.maps.norm[rows]
+            if need.shift:
+                self.add("shift", go)
+            if need.scale:
+                value = part if op.angular == "cosine" else self.g(part) * n
+                self.add("scale", value * ratio * go)
+            if self.shaped.scale is not None:
+                go = go * self.shaped.scale
+            step = self.cosine_tile if op.angular == "cosine" else self.angular_tile
+            gn = step(go, part, ratio, rows, through_norm)
+            if gn is not None:
+                self.lay.over_channels(self.grad_n[rows]).copy_(gn)
+        grad_x, grad_kernel = convolution_gradients(
+            self.saved, inputs.x, inputs.kernel, op.geometry, need.x, need.kernel
+        )
+        if grad_x is not None and not need.norm:
+            size = tuple(inputs.kernel.shape[2:])
+            add_norm_gradient(grad_x, self.grad_n, self.norm, inputs.x, size, op.geometry)
+        sums = [self.sums.get(name) for name in ("radius", "k", "scale", "shift")]
+        return grad_x, grad_kernel, *sums, self.grad_n if need.norm else None
+
+    def cosine_tile(
+        self, go: Tensor, part: Tensor, ratio: Tensor, rows: slice, through_norm: bool
+    ) -> Tensor | None:
+        """g = c = s / n: df/ds = r, df/dn = (h' - r) s / n, all times the incoming gradient."""
+        gn = None
+        if through_norm:
+            t = go * part
+            if self.maps.shared:
+                t = t.sum(self.lay.channel, keepdim=True)
+            if self.maps.flat:
+                gn = -t * ratio
+            else:
+                d = t * self.maps.slope(rows, ratio)
+                if self.need.radius:
+                    self.add_radius(t, d, rows, over_n=False)
+                gn = d.sub_(t.mul_(ratio))
+            if not self.maps.shared:
+                gn = gn.sum(self.lay.channel, keepdim=True)
+            gn *= self.maps.inverse[rows]
+        torch.mul(go, ratio, out=part)
+        return gn
+
+    def angular_tile(
+        self, go: Tensor, part: Tensor, ratio: Tensor, rows: slice, through_norm: bool
+    ) -> Tensor | None:
+        """df/ds = r g'(c), df/dn = h' g - r g' c, all times the incoming gradient."""
+        n = self.maps.norm[rows]
+        c = part.to(n.dtype)
+        slope, slope_k = _angular_slopes(c, self.op.angular, self.shaped.k, self.need.k)
+        if slope_k is not None:
+            self.add("k", slope_k.mul_(go).mul_(ratio * n))
+        gs = slope.mul_(go).mul_(ratio)
+        gn = None
+        if through_norm:
+            gn = (gs * c).sum(self.lay.channel, keepdim=True).neg_()
+            if not self.maps.flat:
+                t = self.g(c).mul_(go)
+                if self.maps.shared:
+                    t = t.sum(self.lay.channel, keepdim=True)
+                d = t * self.maps.slope(rows, ratio)
+                gn += d.sum(self.lay.channel, keepdim=True)
+                if self.need.radius:
+                    self.add_radius(t, d, rows, over_n=True)
+        part.copy_(gs)
+        return gn
+
+    def g(self, c: Tensor) -> Tensor:
+        return angular(c, self.op.angular, self.shaped.k)
+
+    def add(self, name: str, value: Tensor) -> None:
+        self.sums[name] += self.lay.sum_patches(value, self.sums[name])
+
+    def add_radius(self, t: Tensor, d: Tensor, rows: slice, over_n: bool) -> None:
+        """Add g dh/drho, from t = g and d = g h'; over_n=False says that both are still times n.
+
+        dh/drho is alpha - h' for the segmented magnitude and -n h' / rho for ball and tanh.
+        """
+        if self.op.magnitude == "segmented":
+            value = self.op.alpha * t - d
+            self.add("radius", value if over_n else value * self.maps.inverse[rows])
+        else:
+            value = d * self.maps.norm[rows] if over_n else d
+            self.sums["radius"] -= (
+                self.lay.sum_patches(value, self.inputs.radius) / self.inputs.radius
             )
-            return None, *(next(found) if need else None for need in needed)
-        gradients = _gradients(grad, inputs, saved, norm, needed, op)
-        return None, *(g if need else None for g, need in zip(gradients, needed, strict=True))
 
 
-def _gradients(
-    grad: Tensor,
-    inputs: Inputs,
-    saved: Tensor,
-    norm: Tensor,
-    needed: tuple[bool, ...],
-    op: Operator,
-) -> Inputs:
-    need = Inputs(*needed)  # type: ignore[arg-type]
-    lay = _layout(inputs.x, op)
-    grad, n, radius = lay.split(grad), lay.over_channels(norm), lay.over_patches(inputs.radius)
-    settings = (op.magnitude, op.alpha, op.beta, radius)
-    shift = lay.sum_patches(grad, inputs.shift) if need.shift else None
-    cosine = op.angular == "cosine"
-    k = None if inputs.k is None else lay.over_patches(inputs.k)
-    inverse = _inverse(n)
-    ratio = magnitude_ratio(n, *settings)
-    scale = None
-    if inputs.scale is not None:
-        if need.scale:
-            out = saved * ratio if cosine else angular(saved, op.angular, k) * (ratio * n)
-            scale = lay.sum_patches(out.mul_(grad), inputs.scale)
-        grad = grad * lay.over_patches(inputs.scale)
-    if cosine:
-        grad_s = grad * ratio
-    else:
-        grad_s = angular_derivative(saved.to(n.dtype), op.angular, k).mul_(grad).mul_(ratio)
-    grad_k = None
-    if need.k:
-        grad_k = angular_derivative_k(saved.to(n.dtype), k).mul_(grad).mul_(ratio * n)
-        grad_k = lay.sum_patches(grad_k, inputs.k)
-    # df/dn = scale (h' g - r g' c), with c = s / n for the cosine activation.
-    grad_radius = grad_x = grad_norm = None
-    if need.x or need.norm or need.radius:
-        grad_n = -(grad_s * saved).sum(lay.channel, keepdim=True)
-        if cosine:
-            grad_n *= inverse
-        if op.magnitude != "sphere":
-            g = saved * inverse if cosine else angular(saved.to(n.dtype), op.angular, k)
-            g = g * grad
-            grad_n += lay.sum_channels(g, magnitude_slope(n, *settings))
-            if need.radius:
-                grad_radius = lay.sum_patches(
-                    magnitude_radius_slope(n, *settings) * g, inputs.radius
-                )
-    grad_x, grad_kernel = convolution_gradients(
-        lay.join(grad_s).to(inputs.x.dtype),
-        inputs.x,
-        inputs.kernel,
-        op.geometry,
-        need.x,
-        need.kernel,
-    )
-    if need.norm:
-        grad_norm = grad_n.reshape(norm.shape)
-    elif need.x:
-        size = tuple(inputs.kernel.shape[2:])
-        spread = (grad_n * inverse).reshape(norm.shape)
-        shape = (*norm.shape[:2], *inputs.x.shape[2:])
-        pixel = box_filter_transposed(spread, shape, size, op.geometry)
-        lay.split(grad_x).addcmul_(lay.split(inputs.x), lay.over_channels(pixel))
-    return Inputs(grad_x, grad_kernel, grad_radius, grad_k, scale, shift, grad_norm)
+class _Maps:
+    """h and its relatives over the patches: once for all filters that share a radius, else by tile.
+
+    norm: shaped to broadcast over the filters. flat: h does not change with n at all (sphere).
+    """
+
+    def __init__(self, norm: Tensor, radius: Tensor, op: Operator) -> None:
+        self.norm, self.radius, self.op = norm, radius, op
+        self.inverse = _inverse(norm)
+        self.flat = op.magnitude == "sphere"
+        self.shared = radius.ndim == 0 or op.magnitude not in RADIUS_KINDS
+        self.ratios = magnitude_ratio(norm, *op.settings, radius) if self.shared else None
+
+    def ratio(self, rows: slice) -> Tensor:
+        if self.ratios is not None:
+            return self.ratios[rows]
+        return magnitude_ratio(self.norm[rows], *self.op.settings, self.radius)
+
+    def slope(self, rows: slice, ratio: Tensor) -> Tensor:
+        n = self.norm[rows]
+        if self.op.magnitude == "tanh":  # h' = (alpha - h^2 / alpha) / rho spares another tanh
+            alpha = self.op.alpha
+            h = ratio * n
+            return torch.addcmul(n.new_full((), alpha), h, h, value=-1 / alpha).div_(self.radius)
+        return magnitude_slope(n, *self.op.settings, self.radius)
+
+
+def _angular_slopes(
+    c: Tensor, kind: Angular, k: Tensor | None, of_k: bool
+) -> tuple[Tensor, Tensor | None]:
+    if kind == "sigmoid":
+        return sigmoid_derivatives(c, k, of_k)
+    return angular_derivative(c, kind, k), None  # type: ignore[arg-type]
+
+
+def _saved(inputs: Inputs, norm: Tensor, op: Operator) -> Tensor:
+    """What the forward saves: s for the cosine activation, c = s / n for the others."""
+    s = project(inputs.x, inputs.kernel, op.geometry)
+    if op.angular != "cosine":
+        lay = _layout(inputs.x, op)
+        lay.split(s).mul_(_inverse(lay.over_channels(norm))).clamp_(-1, 1)
+    return s
 
 
 def _layout(x: Tensor, op: Operator) -> _Layout:
@@ -264,10 +374,21 @@ def _layout(x: Tensor, op: Operator) -> _Layout:
     return _Layout(op.geometry.groups, x.ndim - 2)
 
 
-def _squares(x: Tensor, kernel: Tensor, op: Operator) -> Tensor:
-    return box_filter(squared_sum(x, op.geometry), tuple(kernel.shape[2:]), op.geometry)
+def _shaped(inputs: Inputs, op: Operator) -> Inputs:
+    """The inputs with one value a filter, ready to broadcast over outputs."""
+    lay = _layout(inputs.x, op)
+
+    def shape(value: Tensor | None) -> Tensor | None:
+        return None if value is None else lay.over_patches(value)
+
+    return inputs._replace(
+        radius=lay.over_patches(inputs.radius),
+        k=shape(inputs.k),
+        scale=shape(inputs.scale),
+        shift=shape(inputs.shift),
+    )
 
 
 def _inverse(n: Tensor) -> Tensor:
     """1 / n, and 0 for a zero patch, see Note [Zero patches]."""
-    return torch.where(n > 0, 1 / n, 0)
+    return 1 / torch.where(n > 0, n, torch.inf)

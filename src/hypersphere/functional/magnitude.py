@@ -30,7 +30,6 @@ __all__ = [
     "MagnitudeKind",
     "check_magnitude",
     "magnitude",
-    "magnitude_radius_slope",
     "magnitude_ratio",
     "magnitude_slope",
 ]
@@ -76,18 +75,18 @@ def magnitude(
     check_magnitude(kind, alpha, beta, radius)
     beta = BETA.get(kind, 0.0) if beta is None else beta
     if kind == "sphere":
-        return alpha * (norm > 0).to(norm.dtype)
+        return _times(alpha, (norm > 0).to(norm.dtype))
     if kind == "ball":
-        return alpha * torch.minimum(norm / radius, torch.ones_like(norm))
+        return _times(alpha, (norm / radius).clamp_max(1))
     if kind == "tanh":
-        return alpha * torch.tanh(norm / radius)
+        return _times(alpha, torch.tanh(norm / radius))
     if kind == "linear":
-        return alpha * norm
+        return _times(alpha, norm)
     if kind == "segmented":
         return beta * norm + (alpha - beta) * torch.minimum(norm, _tensor(radius, norm))
     if kind == "log":
-        return alpha * torch.log1p(norm)
-    return alpha * norm + beta * torch.log1p(norm)
+        return _times(alpha, torch.log1p(norm))
+    return _times(alpha, norm) + _times(beta, torch.log1p(norm))
 
 
 def magnitude_slope(
@@ -118,27 +117,6 @@ def magnitude_slope(
     if kind == "log":
         return alpha / (1 + norm)
     return alpha + beta / (1 + norm)
-
-
-def magnitude_radius_slope(
-    norm: Tensor,
-    kind: MagnitudeKind,
-    alpha: float = 1.0,
-    beta: float | None = None,
-    radius: float | Tensor = 1.0,
-) -> Tensor:
-    """dh / d rho of the three magnitudes with a radius, for backward passes written by hand.
-
-    >>> magnitude_radius_slope(torch.tensor([0.5, 3.0]), "ball", radius=2.0)
-    tensor([-0.1250,  0.0000])
-    """
-    beta = BETA.get(kind, 0.0) if beta is None else beta
-    radius = _tensor(radius, norm)
-    if kind == "segmented":
-        return (alpha - beta) * (norm > radius).to(norm.dtype)
-    # Ball and tanh depend on norm / rho alone, so rho dh/drho = -norm dh/dnorm. Adding 0 keeps
-    # the product from being -0 where the slope is 0.
-    return magnitude_slope(norm, kind, alpha, beta, radius) * (-norm / radius) + 0.0
 
 
 def magnitude_ratio(
@@ -187,6 +165,11 @@ def check_magnitude(
         raise ValueError(f"the {kind} magnitude expects beta >= 0, got beta={beta}")
     if isinstance(radius, (int, float)) and not radius > 0:
         raise ValueError(f"the {kind} magnitude expects radius > 0, got radius={radius}")
+
+
+def _times(factor: float, value: Tensor) -> Tensor:
+    """factor * value, without a pass over the numbers for the factor 1."""
+    return value if factor == 1 else factor * value
 
 
 def _tensor(value: float | Tensor, like: Tensor) -> Tensor:

@@ -6,15 +6,17 @@ window with a box filter of one channel a group. It never holds the patches them
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from functools import reduce
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-__all__ = ["Geometry", "box_filter", "patch_norm", "project", "resolve_geometry", "squared_sum"]
+__all__ = ["Geometry", "norms", "patch_norm", "project", "resolve_geometry"]
+
+TILE = 1 << 16  # numbers, 256 kB in float32
 
 
 class Geometry(NamedTuple):
@@ -51,12 +53,99 @@ def patch_norm(
             return patch_norm(x, kernel_size, stride, padding, dilation, groups)
     sizes = [kernel_size] if isinstance(kernel_size, int) else list(kernel_size)
     spatial = len(sizes) if len(sizes) > 1 else max(x.ndim - 2, 1)
-    sizes = sizes * spatial if len(sizes) == 1 else sizes
+    size = tuple(sizes * spatial if len(sizes) == 1 else sizes)
     batched = x.ndim == spatial + 2
-    x, geometry = resolve_geometry(x, tuple(sizes), stride, padding, dilation, groups)
-    squares = box_filter(squared_sum(x if batched else x[None], geometry), tuple(sizes), geometry)
-    norm = root(squares)
+    x, geometry = resolve_geometry(x, size, stride, padding, dilation, groups)
+    norm = norms(x if batched else x[None], size, geometry)
     return norm if batched else norm[0]
+
+
+def norms(x: Tensor, size: tuple[int, ...], geometry: Geometry | None) -> Tensor:
+    """|x| of every patch, or of every row if geometry is None: (B, groups, ...)."""
+    if is_traced():
+        return plain_patch_norms(x, size, geometry)
+    return _PatchNorms.apply(x, size, geometry)
+
+
+def plain_patch_norms(x: Tensor, size: tuple[int, ...], geometry: Geometry | None) -> Tensor:
+    """Patch norms in differentiable operations."""
+    squares = box_filter(_squared_sum(x, geometry), size, geometry)
+    # A plain root has the gradient 0 * infinity at 0; this one has 0.
+    positive = squares > 0
+    safe = torch.where(positive, squares, torch.ones_like(squares))
+    return torch.where(positive, safe.sqrt(), torch.zeros_like(squares))
+
+
+def patch_norms(x: Tensor, size: tuple[int, ...], geometry: Geometry | None) -> Tensor:
+    """Patch norms as fast as they get, without a graph."""
+    groups = 1 if geometry is None else geometry.groups
+    wide = torch.promote_types(x.dtype, torch.float32)
+    squares = torch.empty(x.shape[0], groups, *x.shape[2:], dtype=wide, device=x.device)
+    for rows in tiles(x):
+        squares[rows] = _squared_sum(x[rows], geometry)
+    return box_filter(squares, size, geometry).sqrt()
+
+
+def add_norm_gradient(
+    grad_x: Tensor,
+    grad_norm: Tensor,
+    norm: Tensor,
+    x: Tensor,
+    size: tuple[int, ...],
+    geometry: Geometry | None,
+) -> None:
+    """grad_x += the gradient in x of the patch norms: x times what its windows' norms ask for."""
+    pixel = _pixel_gradient(grad_norm, norm, x, size, geometry)
+    _over_groups(grad_x, norm).addcmul_(_over_groups(x, norm), pixel)
+
+
+def _pixel_gradient(
+    grad: Tensor, norm: Tensor, x: Tensor, size: tuple[int, ...], geometry: Geometry | None
+) -> Tensor:
+    shape = (*norm.shape[:2], *x.shape[2:])
+    spread = grad / torch.where(norm > 0, norm, torch.inf)
+    pixel = _box_filter_transposed(spread, shape, size, geometry).to(x.dtype)
+    return pixel if norm.shape[1] == 1 else pixel.unsqueeze(2)
+
+
+def _over_groups(x: Tensor, norm: Tensor) -> Tensor:
+    return x if norm.shape[1] == 1 else x.unflatten(1, (norm.shape[1], -1))
+
+
+class _PatchNorms(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, size: tuple[int, ...], geometry: Geometry | None) -> Tensor:  # type: ignore[override]
+        norm = patch_norms(x, size, geometry)
+        ctx.size, ctx.geometry = size, geometry
+        ctx.save_for_backward(x, norm)
+        return norm
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+        x, norm = ctx.saved_tensors
+        if torch.is_grad_enabled():  # a second derivative will be asked of the result
+            norm = plain_patch_norms(x, ctx.size, ctx.geometry)
+            (grad_x,) = torch.autograd.grad(norm, [x], grad, create_graph=True)
+            return grad_x, None, None
+        pixel = _pixel_gradient(grad, norm, x, ctx.size, ctx.geometry)
+        return _over_groups(x, norm).mul(pixel).reshape(x.shape), None, None
+
+
+def tiles(x: Tensor) -> list[slice]:
+    """Slices of the batch small enough that a chain of operations on one stays in the cache."""
+    each = max(1, x[0].numel()) if len(x) else 1
+    step = max(1, TILE // each)
+    return [slice(start, start + step) for start in range(0, len(x), step)]
+
+
+def is_traced() -> bool:
+    """Whether something records the operations: then it should see plain ones."""
+    return (
+        torch.compiler.is_compiling()
+        or torch.jit.is_tracing()
+        or torch._C._are_functorch_transforms_active()
+        or torch.autograd.forward_ad._current_level >= 0
+    )
 
 
 def project(
@@ -70,7 +159,7 @@ def project(
     return torch.convolution(x, kernel, bias, stride, padding, dilation, False, none, groups)
 
 
-def squared_sum(x: Tensor, geometry: Geometry | None) -> Tensor:
+def _squared_sum(x: Tensor, geometry: Geometry | None) -> Tensor:
     """Sum of x^2 over the channels of each group, in float32 or wider: (B, groups, ...)."""
     wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
     if geometry is None or geometry.groups == 1:
@@ -79,27 +168,43 @@ def squared_sum(x: Tensor, geometry: Geometry | None) -> Tensor:
 
 
 def box_filter(squares: Tensor, size: tuple[int, ...], geometry: Geometry | None) -> Tensor:
-    """Sums over the windows of a convolution, each group by itself."""
-    if geometry is None or _is_pointwise(size, geometry):
+    """Sums over the windows of a convolution, one dimension after the other."""
+    if geometry is None:
         return squares
-    stride, padding, dilation, groups = geometry
-    ones = squares.new_ones(groups, 1, *size)
-    none = [0] * len(stride)
-    return torch.convolution(squares, ones, None, stride, padding, dilation, False, none, groups)
+    for axis, (count, step, pad, gap) in enumerate(zip(size, *geometry[:3], strict=True)):
+        dim = axis - len(size)
+        if pad:
+            squares = F.pad(squares, [0, 0] * (-dim - 1) + [pad, pad])
+        shifts = _shifts(squares.shape[dim], count, step, gap)
+        squares = reduce(torch.add, [_narrow(squares, dim, shift) for shift in shifts])
+    return squares
 
 
-def box_filter_transposed(
-    grad: Tensor, squares_shape: Sequence[int], size: tuple[int, ...], geometry: Geometry | None
+def _box_filter_transposed(
+    grad: Tensor, shape: Sequence[int], size: tuple[int, ...], geometry: Geometry | None
 ) -> Tensor:
     """The adjoint of box_filter: spreads a value per window over the pixels of that window."""
-    if geometry is None or _is_pointwise(size, geometry):
+    if geometry is None:
         return grad
-    stride, padding, dilation, groups = geometry
-    ones, like = grad.new_ones(groups, 1, *size), grad.new_empty(squares_shape)
-    none = [0] * len(stride)
-    return torch.ops.aten.convolution_backward(
-        grad, like, ones, None, stride, padding, dilation, False, none, groups, [True, False, False]
-    )[0]
+    for axis, (count, step, pad, gap) in enumerate(zip(size, *geometry[:3], strict=True)):
+        dim = axis - len(size)
+        length = shape[dim] + 2 * pad
+        spread = grad.new_zeros(*grad.shape[:dim], length, *grad.shape[grad.ndim + dim + 1 :])
+        for shift in _shifts(length, count, step, gap):
+            _narrow(spread, dim, shift).add_(grad)
+        grad = spread.narrow(dim, pad, shape[dim])
+    return grad
+
+
+def _shifts(length: int, count: int, step: int, gap: int) -> list[slice]:
+    """The pixels that every window has as its first, its second, ... along one dimension."""
+    windows = (length - gap * (count - 1) - 1) // step + 1
+    starts = [gap * i for i in range(count)]
+    return [slice(start, start + step * (windows - 1) + 1, step) for start in starts]
+
+
+def _narrow(x: Tensor, dim: int, part: slice) -> Tensor:
+    return x.movedim(dim, 0)[part].movedim(0, dim)
 
 
 def convolution_gradients(
@@ -118,13 +223,6 @@ def convolution_gradients(
     return torch.ops.aten.convolution_backward(
         grad, x, kernel, None, stride, padding, dilation, False, none, groups, mask
     )[:2]
-
-
-def root(squares: Tensor) -> Tensor:
-    """sqrt with value and gradient 0 at 0, where a plain root has the gradient 0 * infinity."""
-    positive = squares > 0
-    safe = torch.where(positive, squares, torch.ones_like(squares))
-    return torch.where(positive, safe.sqrt(), torch.zeros_like(squares))
 
 
 def resolve_geometry(
@@ -162,8 +260,3 @@ def expand(value: int | Sequence[int], spatial: int, name: str) -> tuple[int, ..
     if len(values) != spatial:
         raise ValueError(f"{name} expects 1 or {spatial} numbers, got {values}")
     return values
-
-
-def _is_pointwise(size: tuple[int, ...], geometry: Geometry) -> bool:
-    one_pixel = math.prod(size) == 1
-    return one_pixel and max(geometry.stride) == 1 and max(geometry.padding) == 0

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..functional.decoupled import Weighted, decoupled_conv, decoupled_linear
-from ..functional.patches import patch_norm, root, squared_sum
+from ..functional.patches import norms, patch_norm
 from .angular import Angular
 from .magnitude import Magnitude, make_magnitude
 from .operator import Operator, Rescale
@@ -266,7 +266,7 @@ class DecoupledLinear(nn.Linear):
             )
         norm = None
         if self.operator.uses_batch_norms:
-            norm = root(squared_sum(x.reshape(-1, self.in_features), None))
+            norm = norms(x.reshape(-1, self.in_features), (), None)
         return decoupled_linear(x, self.weight, **_settings(self.operator, self.bias, norm))
 
     @property

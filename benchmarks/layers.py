@@ -1,0 +1,124 @@
+"""Decoupled convolutions against nn.Conv2d over the layers of CNN-9, forward + backward.
+
+    python benchmarks/layers.py            # all tables, about three minutes
+    python benchmarks/layers.py --quick    # eager times only
+
+Bars: cosine 1.10, every other activation and every magnitude 1.25 times nn.Conv2d; at most one
+tensor of the size of the output saved beyond what the convolution saves; the same bars compiled.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+
+import torch
+from harness import Row, measure, write
+from torch import Tensor, nn
+
+from hypersphere import layers as hl
+
+# Table B.1 with the widths 64, 96, 128 on 32 x 32 images: (channels in, filters, image side).
+CNN9 = [(3, 64, 32), (64, 64, 32), (64, 64, 32)]
+CNN9 += [(64, 96, 16), (96, 96, 16), (96, 96, 16)]
+CNN9 += [(96, 128, 8), (128, 128, 8), (128, 128, 8)]
+BATCH = 32
+COSINE, OTHER = 1.10, 1.25
+
+ACTIVATIONS = {
+    "sphere, cosine": {"angular": "cosine"},
+    "sphere, linear": {"angular": "linear"},
+    "sphere, sigmoid": {"angular": "sigmoid"},
+    "sphere, sigmoid with learned k": {"angular": hl.SigmoidAngular(learnable=True)},
+    "sphere, square cosine": {"angular": "square_cosine"},
+}
+MAGNITUDES = {
+    f"{kind}, cosine": {"magnitude": kind}
+    for kind in ("ball", "tanh", "linear", "segmented", "log", "mixed")
+}
+COMBINED = {
+    "tanh, sigmoid": {"magnitude": "tanh", "angular": "sigmoid"},
+    "segmented, linear": {"magnitude": "segmented", "angular": "linear"},
+}
+EAGER = ACTIVATIONS | MAGNITUDES | COMBINED
+COMPILED = ["sphere, cosine", "sphere, linear", "sphere, sigmoid", "tanh, cosine", "log, cosine"]
+
+
+def steps(make: Callable[[int, int], nn.Module], compiled: bool = False) -> Callable[[], None]:
+    """Forward and backward of nine layers, one after the other, as a training step has them."""
+    work: list[tuple[Callable[[Tensor], Tensor], list[Tensor], Tensor, Tensor]] = []
+    for c_in, filters, side in CNN9:
+        layer = make(c_in, filters)
+        call = torch.compile(layer, fullgraph=True) if compiled else layer
+        # The first layer's input is the image, which needs no gradient.
+        x = torch.randn(BATCH, c_in, side, side, requires_grad=c_in > 3)
+        grad = torch.randn(BATCH, filters, side, side)
+        wanted = [p for p in (x, *layer.parameters()) if p.requires_grad]
+        work.append((call, wanted, x, grad))
+
+    def step() -> None:
+        for call, wanted, x, grad in work:
+            torch.autograd.grad(call(x), wanted, grad)
+
+    return step
+
+
+def plain(c_in: int, filters: int) -> nn.Module:
+    return nn.Conv2d(c_in, filters, 3, padding=1, bias=False)
+
+
+def decoupled(**operator: object) -> Callable[[int, int], nn.Module]:
+    return lambda c_in, filters: hl.DecoupledConv2d(c_in, filters, 3, padding=1, **operator)
+
+
+def times(names: list[str], compiled: bool, seconds: float) -> list[Row]:
+    work = {"nn.Conv2d": steps(plain, compiled)}
+    work |= {name: steps(decoupled(**EAGER[name]), compiled) for name in names}
+    limits = {name: COSINE if name == "sphere, cosine" else OTHER for name in names}
+    return measure(work, "nn.Conv2d", limits, repeats=15, seconds=seconds, memory=False)
+
+
+def saved_outputs(layer: nn.Module, x: Tensor) -> float:
+    """Bytes that autograd keeps beyond x and the parameters, in units of the output."""
+    kept: dict[int, int] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        out = layer(x)
+    for own in (x, *layer.parameters()):
+        kept.pop(own.untyped_storage().data_ptr(), None)
+    return sum(kept.values()) / out.untyped_storage().nbytes()
+
+
+def memory() -> list[Row]:
+    """The layer 64 -> 64 at 32 x 32; the weights' own normalization is part of the figure."""
+    rows = []
+    x = torch.randn(BATCH, 64, 32, 32, requires_grad=True)
+    spare = saved_outputs(plain(64, 64), x)
+    for name, operator in EAGER.items():
+        layer = decoupled(**operator)(64, 64)
+        value = saved_outputs(layer, x) - spare
+        rows.append(Row(name=name, value=value, unit="outputs", limit=1.15))
+    return rows
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="eager times only")
+    quick = parser.parse_args().quick
+    torch.manual_seed(0)
+    title = f"CNN-9 layers, batch {BATCH}, forward + backward"
+    tables = {f"{title}, against nn.Conv2d": times(list(EAGER), False, 40 if quick else 75)}
+    if not quick:
+        tables["Saved for the backward beyond nn.Conv2d's own"] = memory()
+        tables[f"{title}, compiled with fullgraph=True"] = times(COMPILED, True, 30)
+    return 0 if write("layers", tables) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
