@@ -1,0 +1,323 @@
+"""Decoupled operators against the patch-by-patch float64 reference, and their properties."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn import functional as F
+
+from hypersphere import functional as HF
+from hypersphere.functional.angular import ANGULAR_KINDS
+from hypersphere.functional.fused import plain_operator
+from hypersphere.functional.magnitude import MAGNITUDE_KINDS, RADIUS_KINDS
+
+from edges import EDGE_IDS, EDGES
+from reference import decoupled as reference
+
+RHO = torch.tensor([0.5, 1.0, 2.0, 5.0])
+K = torch.tensor([0.2, 0.3, 0.5, 1.0])
+GEOMETRIES = {
+    "plain": {},
+    "stride": {"stride": 2, "padding": 1},
+    "dilation": {"dilation": 2, "padding": 2},
+    "groups": {"groups": 2, "padding": 1},
+    "all": {"stride": 2, "padding": 2, "dilation": 2, "groups": 4},
+}
+
+
+@pytest.mark.parametrize("geometry", GEOMETRIES)
+@pytest.mark.parametrize("angular", ANGULAR_KINDS)
+@pytest.mark.parametrize("magnitude", MAGNITUDE_KINDS)
+def test_against_the_equations(magnitude, angular, geometry):
+    geometry = GEOMETRIES[geometry]
+    x = torch.randn(2, 4, 6, 5)
+    x[0, :, :4, :3] = 0  # zero patches
+    weight = torch.randn(4, 4 // geometry.get("groups", 1), 3, 2)
+    want = reference.convolution(
+        x, weight, **geometry, rho=RHO, k=K,
+        magnitude_kind=magnitude, angular_kind=angular, alpha=1.3,
+    )  # fmt: skip
+    got = HF.decoupled_conv2d(
+        x, weight, **geometry, magnitude=magnitude, angular=angular, alpha=1.3, radius=RHO, k=K
+    )
+    torch.testing.assert_close(got.double(), want, rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("weighted", ["linear", "nonlinear", "nonlinear_separate"])
+@pytest.mark.parametrize("angular", ["cosine", "linear"])
+@pytest.mark.parametrize("magnitude", MAGNITUDE_KINDS)
+def test_weighted(magnitude, angular, weighted):
+    x, weight = torch.randn(2, 3, 5), torch.randn(4, 3, 2)
+    settings = {"magnitude": magnitude, "angular": angular, "alpha": 1.3, "weighted": weighted}
+    if weighted != "linear" and magnitude not in RADIUS_KINDS:
+        with pytest.raises(ValueError, match=rf"radius \(ball, tanh, segmented\); {magnitude}"):
+            HF.decoupled_conv1d(x, weight, **settings)
+        return
+    want = reference.convolution(
+        x, weight, rho=RHO, magnitude_kind=magnitude, angular_kind=angular,
+        alpha=1.3, weighted=weighted,
+    )  # fmt: skip
+    got = HF.decoupled_conv1d(x, weight, radius=RHO, **settings)
+    torch.testing.assert_close(got.double(), want, rtol=0, atol=3e-6)
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("angular", ANGULAR_KINDS)
+@pytest.mark.parametrize("magnitude", MAGNITUDE_KINDS)
+def test_gradients_of_everything(magnitude, angular, groups):
+    """gradcheck of the fused backward, and of the second derivative behind it."""
+    x = torch.randn(2, 2, 3, 3, dtype=torch.float64, requires_grad=True)
+    weight = torch.randn(2, 2 // groups, 2, 2, dtype=torch.float64, requires_grad=True)
+    bias, scale = (torch.randn(2, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    rho = torch.tensor([0.7, 2.5], dtype=torch.float64, requires_grad=True)
+    k = torch.tensor([0.4, 0.9], dtype=torch.float64, requires_grad=True)
+
+    def f(x, weight, bias, scale, rho, k):
+        return HF.decoupled_conv2d(
+            x, weight, bias, padding=1, groups=groups, magnitude=magnitude, angular=angular,
+            radius=rho, k=k, scale=scale,
+        )  # fmt: skip
+
+    inputs = (x, weight, bias, scale, rho, k)
+    assert torch.autograd.gradcheck(f, inputs, fast_mode=True)
+    if groups == 1:
+        assert torch.autograd.gradgradcheck(f, inputs, fast_mode=True, atol=1e-4)
+
+
+def test_gradient_through_given_norms():
+    x = torch.randn(2, 4, 5, dtype=torch.float64, requires_grad=True)
+    weight = torch.randn(3, 4, 3, dtype=torch.float64, requires_grad=True)
+
+    def f(x, weight):
+        norm = HF.patch_norm(x, 3, padding=1)
+        return HF.decoupled_conv1d(
+            x, weight, padding=1, magnitude="tanh", mean_norm=norm.mean(), norm=norm
+        )
+
+    assert torch.autograd.gradcheck(f, (x, weight), fast_mode=True)
+    assert torch.autograd.gradgradcheck(f, (x, weight), fast_mode=True)
+    linear = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
+    rows = torch.randn(5, 4, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(
+        lambda x, w: HF.decoupled_linear(x, w, magnitude="log", angular="linear"), (rows, linear)
+    )
+
+
+@pytest.mark.parametrize("angular", ["cosine", "sigmoid"])
+def test_a_retained_graph_gives_the_same_gradient_twice(angular):
+    x = torch.randn(3, 4, 6, 6, requires_grad=True)
+    weight = torch.randn(5, 4, 3, 3, requires_grad=True)
+    out = HF.decoupled_conv2d(x, weight, angular=angular)
+    grad = torch.randn_like(out)
+    first = torch.autograd.grad(out, (x, weight), grad, retain_graph=True)
+    second = torch.autograd.grad(out, (x, weight), grad)
+    for a, b in zip(first, second, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
+
+
+def test_an_inplace_activation_may_follow():
+    x = torch.randn(2, 3, 6, 6, requires_grad=True)
+    weight = torch.randn(4, 3, 3, 3, requires_grad=True)
+    want = torch.autograd.grad(F.relu(HF.decoupled_conv2d(x, weight)).sum(), x)
+    got = torch.autograd.grad(F.relu_(HF.decoupled_conv2d(x, weight)).sum(), x)
+    torch.testing.assert_close(got, want)
+
+
+@given(st.sampled_from(ANGULAR_KINDS), st.floats(1e-12, 1e12), st.integers(0, 1000))
+def test_sphere_is_free_of_scale_and_bounded(angular, scale, seed):
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(2, 3, 5, 5, generator=generator)
+    weight = torch.randn(4, 3, 3, 3, generator=generator)
+    f = HF.decoupled_conv2d(x, weight, padding=1, angular=angular)
+    assert f.abs().max() <= 1
+    scaled = HF.decoupled_conv2d(scale * x, 7 * weight, padding=1, angular=angular)
+    torch.testing.assert_close(scaled, f, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("angular", ANGULAR_KINDS)
+def test_parallel_patches(angular):
+    """Every filter meets itself and its opposite, however short: g = 1 and -1 to rounding."""
+    weight = torch.randn(6, 4, 3, 3)
+    x = torch.cat([weight, -0.001 * weight]).requires_grad_()
+    f = HF.decoupled_conv2d(x, weight, angular=angular).flatten(1)
+    assert f.abs().max() <= 1
+    # An error of 1e-7 in cos(theta) is one of 3e-4 in an angle near 0.
+    atol = 1e-6 if angular in ("cosine", "square_cosine") else 1e-3
+    torch.testing.assert_close(f.diag(), torch.ones(6), rtol=0, atol=atol)
+    torch.testing.assert_close(f[6:].diag(), -torch.ones(6), rtol=0, atol=atol)
+    f.sum().backward()
+    assert x.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("angular", [*ANGULAR_KINDS, torch.cos], ids=str)
+@pytest.mark.parametrize("magnitude", MAGNITUDE_KINDS)
+def test_zero_patches_and_zero_filters(magnitude, angular):
+    x = torch.randn(2, 3, 6, 6)
+    x[0] = 0
+    weight = torch.randn(4, 3, 3, 3)
+    weight[1] = 0
+    x.requires_grad_(), weight.requires_grad_()
+    bias = torch.full((4,), 0.25)
+    f = HF.decoupled_conv2d(x, weight, bias, magnitude=magnitude, angular=angular)
+    assert (f[0] == 0.25).all() and (f[:, 1] == 0.25).all()
+    f.square().sum().backward()
+    assert x.grad.isfinite().all() and weight.grad.isfinite().all()
+    if magnitude == "sphere":
+        assert (x.grad[0] == 0).all()
+
+
+@pytest.mark.parametrize(("name", "x", "y", "theta"), EDGES, ids=EDGE_IDS)
+def test_edge_table(name, x, y, theta):
+    got = HF.decoupled_linear(x[None], y[None], angular="linear")
+    want = 0.0 if not x.any() or not y.any() else 1 - 2 / torch.pi * theta
+    assert got.item() == pytest.approx(want, abs=1e-6)
+
+
+def test_linear_operator_with_linear_weighting_is_the_convolution():
+    conv = nn.Conv2d(4, 6, 3, stride=2, padding=1, groups=2)
+    x = torch.randn(2, 4, 9, 9)
+    settings = {"magnitude": "linear", "weighted": "linear"}
+    got = HF.decoupled_conv2d(x, conv.weight, conv.bias, 2, 1, 1, 2, **settings)
+    assert torch.equal(got, conv(x))
+    linear = nn.Linear(5, 3)
+    rows = torch.randn(2, 7, 5)
+    got = HF.decoupled_linear(rows, linear.weight, linear.bias, **settings)
+    assert torch.equal(got, linear(rows))
+
+
+@pytest.mark.parametrize("angular", ANGULAR_KINDS)
+def test_segmented_reduces_to_ball_and_linear(angular):
+    x, weight = torch.randn(2, 3, 6, 6), torch.randn(4, 3, 3, 3)
+    radius = 4.0
+
+    def f(magnitude, **settings):
+        return HF.decoupled_conv2d(x, weight, magnitude=magnitude, angular=angular, **settings)
+
+    ball = f("segmented", alpha=1 / radius, beta=0.0, radius=radius)
+    torch.testing.assert_close(ball, f("ball", radius=radius), rtol=1e-5, atol=1e-6)
+    linear = f("segmented", alpha=1.5, beta=1.5, radius=radius)
+    torch.testing.assert_close(linear, f("linear", alpha=1.5), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dims", [1, 2, 3])
+@pytest.mark.parametrize("padding", ["same", "valid", 1])
+def test_shapes_and_padding_like_torch(dims, padding):
+    x, weight = torch.randn(2, 4, *[7] * dims), torch.randn(6, 2, *[2, 3, 4][:dims])
+    torch_conv = (F.conv1d, F.conv2d, F.conv3d)[dims - 1]
+    settings = {"magnitude": "linear", "angular": torch.clone}  # |w| |x| cos(theta), the long way
+    got = HF.decoupled_conv(
+        x, weight, padding=padding, dilation=2, groups=2, weighted="linear", **settings
+    )
+    want = torch_conv(x, weight, padding=padding, dilation=2, groups=2)
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+    single = HF.decoupled_conv(
+        x[0], weight, padding=padding, dilation=2, groups=2, weighted="linear", **settings
+    )
+    torch.testing.assert_close(single, want[0], rtol=1e-4, atol=1e-4)
+
+
+def test_memory_formats_batches_of_one_and_none():
+    weight = torch.randn(4, 3, 3, 3)
+    x = torch.randn(5, 3, 8, 8)
+    f = HF.decoupled_conv2d(x, weight, magnitude="log", angular="linear")
+    last = HF.decoupled_conv2d(
+        x.contiguous(memory_format=torch.channels_last), weight, magnitude="log", angular="linear"
+    )
+    torch.testing.assert_close(last, f)
+    torch.testing.assert_close(
+        HF.decoupled_conv2d(x[:1], weight, magnitude="log", angular="linear"), f[:1]
+    )
+    assert HF.decoupled_conv2d(x[:0], weight).shape == (0, 4, 6, 6)
+
+
+@pytest.mark.parametrize("angular", ANGULAR_KINDS)
+@pytest.mark.parametrize("magnitude", ["sphere", "tanh"])
+def test_low_precision(magnitude, angular):
+    """Autocast is finite and within rounding of float32, with x far from the range of float16."""
+    x = 300 * torch.randn(2, 16, 8, 8)
+    weight = torch.randn(8, 16, 3, 3)
+
+    def f(x, weight):
+        return HF.decoupled_conv2d(
+            x, weight, padding=1, magnitude=magnitude, angular=angular, radius=1000.0
+        )
+
+    want = f(x, weight)
+    for dtype in (torch.bfloat16, torch.float16):
+        inputs = x.clone().requires_grad_(dtype == torch.bfloat16), weight.clone().requires_grad_()
+        with torch.autocast("cpu", dtype):
+            got = f(*inputs)
+        assert got.dtype == dtype
+        eps = torch.finfo(dtype).eps
+        torch.testing.assert_close(got.float(), want, rtol=0, atol=6 * eps)
+        if dtype == torch.bfloat16:
+            exact = x.clone().requires_grad_(), weight.clone().requires_grad_()
+            grad = torch.randn_like(want)
+            got.backward(grad.to(dtype))
+            f(*exact).backward(grad)
+            for a, b in zip(inputs, exact, strict=True):
+                error = (a.grad - b.grad).norm() / b.grad.norm()
+                assert error < 8 * eps
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
+def test_traced_and_eager_agree_and_forward_mode_works():
+    x, weight = torch.randn(2, 3, 5, 5), torch.randn(4, 3, 3, 3)
+    for angular in ANGULAR_KINDS:
+        per_sample = torch.func.vmap(lambda x: HF.decoupled_conv2d(x, weight, angular=angular))(x)  # noqa: B023
+        torch.testing.assert_close(per_sample, HF.decoupled_conv2d(x, weight, angular=angular))
+    _, tangent = torch.func.jvp(lambda x: HF.decoupled_conv2d(x, weight), (x,), (x,))
+    torch.testing.assert_close(tangent, torch.zeros_like(tangent), rtol=0, atol=1e-5)
+
+
+def test_patch_norm():
+    x = torch.randn(2, 4, 7, 6)
+    want = F.unfold(x, (3, 2), dilation=2, padding=1, stride=2).norm(dim=1)
+    got = HF.patch_norm(x, (3, 2), stride=2, padding=1, dilation=2)
+    torch.testing.assert_close(got.flatten(1), want)
+    grouped = HF.patch_norm(x, 3, padding="same", groups=2)
+    assert grouped.shape == (2, 2, 7, 6)
+    torch.testing.assert_close(grouped[:, :1], HF.patch_norm(x[:, :2], 3, padding="same"))
+    zero = torch.zeros(1, 2, 4, 4, requires_grad=True)
+    HF.patch_norm(zero, 3).sum().backward()
+    assert (zero.grad == 0).all()
+
+
+def test_messages():
+    x, weight = torch.randn(2, 3, 8, 8), torch.randn(4, 3, 3, 3)
+    with pytest.raises(ValueError, match=r"input \(B, 3, H, W\).*\(4, 3, 3, 3\).*\(2, 5, 8, 8\)"):
+        HF.decoupled_conv2d(torch.randn(2, 5, 8, 8), weight)
+    with pytest.raises(ValueError, match="one to three spatial"):
+        HF.decoupled_conv2d(x, torch.randn(4, 3))
+    with pytest.raises(ValueError, match=r"weight \(C, C_in\)"):
+        HF.decoupled_linear(torch.randn(2, 5), torch.randn(3, 4))
+    with pytest.raises(ValueError, match=r"unknown weighting 'quadratic'.*linear, nonlinear"):
+        HF.decoupled_conv2d(x, weight, weighted="quadratic")
+    with pytest.raises(ValueError, match="'same' expects stride 1"):
+        HF.decoupled_conv2d(x, weight, stride=2, padding="same")
+    with pytest.raises(ValueError, match=r"stride expects 1 or 2 numbers, got \(1, 2, 3\)"):
+        HF.decoupled_conv2d(x, weight, stride=(1, 2, 3))
+
+
+def test_plain_and_fused_gradients_agree():
+    from hypersphere.functional.fused import Inputs, Operator, apply_operator
+    from hypersphere.functional.patches import Geometry
+
+    x = torch.randn(40, 4, 16, 16, dtype=torch.float64, requires_grad=True)  # several tiles
+    kernel = HF.normalize(torch.randn(16, 36, dtype=torch.float64)).view(16, 4, 3, 3)
+    inputs = Inputs(
+        x,
+        kernel.requires_grad_(),
+        torch.rand(16, dtype=torch.float64).add(1).requires_grad_(),
+        torch.rand(16, dtype=torch.float64).add(0.2).requires_grad_(),
+    )
+    op = Operator("segmented", "sigmoid", 1.2, 0.3, Geometry((1, 1), (1, 1), (1, 1), 1))
+    grad = torch.randn(40, 16, 16, 16, dtype=torch.float64)
+    wanted = [t for t in inputs if t is not None]
+    for a, b in zip(
+        torch.autograd.grad(apply_operator(inputs, op), wanted, grad),
+        torch.autograd.grad(plain_operator(inputs, op), wanted, grad),
+        strict=True,
+    ):
+        torch.testing.assert_close(a, b)
