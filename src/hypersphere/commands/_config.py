@@ -54,9 +54,26 @@ def split_spec(spec: str) -> tuple[Path, list[str]]:
     return Path(spec), []
 
 
+def variants_of(path: Path) -> list[str]:
+    """The names of a file's variants, those of its base included."""
+    return list(_read_file(path)[1])
+
+
 def load_file(path: Path, variants: Sequence[str] = ()) -> dict[str, Any]:
     """The settings of a file with its base and the chosen variants merged in."""
+    settings, known = _read_file(path)
+    for name in variants:
+        if name not in known:
+            raise ConfigError(str(unknown_name(f"variant of {path.name}", name, known)))
+        settings = merge(settings, known[name] or {})
+    return settings
+
+
+def _read_file(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(settings, variants) of a file, laid over those of its base."""
     yaml = require("yaml", extra="train")
+    if not path.exists() and path.parts[:1] == ("recipes",):
+        path = recipe_root().joinpath(*path.parts[1:])  # those that are shipped, from anywhere
     try:
         content = yaml.safe_load(path.read_text("utf-8")) or {}
     except FileNotFoundError:
@@ -66,14 +83,17 @@ def load_file(path: Path, variants: Sequence[str] = ()) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ConfigError(f"{path} must hold sections (data, model, ...); got {type(content).__name__}")
     base = content.pop("base", None)
-    known = content.pop("variants", None) or {}
-    settings: dict[str, Any] = load_file(path.parent / base) if base is not None else {}
-    settings = merge(settings, content)
-    for name in variants:
-        if name not in known:
-            raise ConfigError(str(unknown_name(f"variant of {path.name}", name, known)))
-        settings = merge(settings, known[name] or {})
-    return settings
+    own = content.pop("variants", None) or {}
+    settings, variants = _read_file(path.parent / base) if base is not None else ({}, {})
+    merged = {name: merge(variants.get(name) or {}, own.get(name) or {}) for name in [*variants, *own]}
+    return merge(settings, content), merged
+
+
+def recipe_root() -> Path:
+    """The shipped recipes: in the installed package, or at the top of a checkout."""
+    package = Path(__file__).resolve().parents[1]
+    inside = package / "recipes"
+    return inside if inside.is_dir() else package.parents[1] / "recipes"
 
 
 def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -112,6 +132,9 @@ def read(
         settings = load_file(path, [*chosen, *variants])
     overrides = _overrides(arguments)
     settings = _without_nulls(_remove(settings, overrides))
+    for section in DEFAULT_NAMES:  # another head on the command line: the old one's options go
+        if f"{section}.name" in overrides:
+            settings = merge(settings, {section: {"name": overrides[f"{section}.name"]}})
     chosen_names = _names(settings, overrides)
     parser, known = _parser(prog, chosen_names)
     flat = dict(_flatten(settings, known))

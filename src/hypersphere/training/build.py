@@ -62,8 +62,10 @@ def share_of(dataset: Any, share: float) -> Any:
     return dataset.subset(keep.nonzero().flatten())
 
 
-def make_loaders(config: DataConfig, seed: int, rank: int = 0, world_size: int = 1) -> Loaders:
-    """Load the data set and serve it; `config.batch_size` is divided among the processes."""
+def make_loaders(
+    config: DataConfig, seed: int, rank: int = 0, world_size: int = 1, split: Any = None
+) -> Loaders:
+    """Load the data set (or take `split`) and serve it; the batch is divided among the processes."""
     from hypersphere import data
 
     if config.batch_size % world_size:
@@ -73,15 +75,16 @@ def make_loaders(config: DataConfig, seed: int, rank: int = 0, world_size: int =
         )
     if world_size > 1 and not config.drop_last:
         raise ValueError("several processes need data.drop_last: true, or their parts would differ")
-    options = dict(config.options)
-    if config.imbalance is not None:
-        options["imbalance"] = config.imbalance
-    split = data.load(config.name, config.root, **options)
-    split = dataclasses.replace(
-        split,
-        train=share_of(split.train, config.share),
-        test=share_of(split.test, config.test_share),
-    )
+    if split is None:
+        options = dict(config.options)
+        if config.imbalance is not None:
+            options["imbalance"] = config.imbalance
+        split = data.load(config.name, config.root, **options)
+        split = dataclasses.replace(
+            split,
+            train=share_of(split.train, config.share),
+            test=share_of(split.test, config.test_share),
+        )
     normalize = data.Normalize.fit(split.train, config.normalize)
     small = len(split.train) < config.batch_size
     train = data.BatchLoader(
@@ -115,6 +118,7 @@ def make_head(settings: dict[str, Any], in_features: int, num_classes: int) -> n
 
     options = dict(settings)
     name, annealing = options.pop("name"), options.pop("annealing", None)
+    options.pop("sharded", None)  # the processes come later
     head = construct("head", name, options, in_features=in_features, num_classes=num_classes)
     if annealing is not None:
         head.annealing = heads.LambdaAnnealing(**annealing)

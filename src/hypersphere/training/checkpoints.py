@@ -28,6 +28,8 @@ __all__ = ["RunError", "save_checkpoint", "load_checkpoint", "newest_checkpoint"
 __all__ += ["load_weights", "save_weights", "prune_checkpoints", "write_atomically", "explain_os_error"]
 
 FORMAT = 1
+_UMASK = os.umask(0)  # only setting it tells what it is
+os.umask(_UMASK)
 MODEL, TENSORS, STATE = "model.safetensors", "state.safetensors", "state.json"
 
 
@@ -69,7 +71,7 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def save_weights(path: Path, tensors: dict[str, Tensor]) -> None:
-    """Weights to one safetensors file; tensors that share memory are written out separately."""
+    """Weights to one safetensors file, whole or not at all; shared tensors are written out separately."""
     safetensors = require("safetensors.torch", extra="train")
     seen: set[tuple[int, int]] = set()
     plain: dict[str, Tensor] = {}
@@ -79,7 +81,19 @@ def save_weights(path: Path, tensors: dict[str, Tensor]) -> None:
         shared = where in seen or value.untyped_storage().nbytes() != value.nbytes
         seen.add(where)
         plain[name] = value.clone() if shared else value
-    safetensors.save_file(plain, str(path))
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        safetensors.save_file(plain, str(temporary))
+        os.chmod(temporary, 0o666 & ~_UMASK)  # safetensors writes for the owner only
+        os.replace(temporary, path)
+    except (OSError, safetensors_error()) as error:
+        temporary.unlink(missing_ok=True)
+        raise explain_os_error(error, path) from error
+
+
+def safetensors_error() -> type[Exception]:
+    """The error of the safetensors library."""
+    return require("safetensors", extra="train").SafetensorError
 
 
 def load_weights(path: Path | str) -> dict[str, Tensor]:
@@ -111,9 +125,9 @@ def save_checkpoint(
         shutil.rmtree(final, ignore_errors=True)
         os.rename(temporary, final)
         _flush(folder)
-    except Exception as error:
+    except BaseException as error:
         shutil.rmtree(temporary, ignore_errors=True)
-        if isinstance(error, OSError) or "SafetensorError" in type(error).__name__:
+        if isinstance(error, OSError):
             raise explain_os_error(error, final) from error
         raise
     prune_checkpoints(folder, keep)

@@ -29,6 +29,7 @@ from hypersphere.training.config import Config, TrainConfig
 from hypersphere.training.distributed import make_fabric, synchronize
 from hypersphere.training.loop import Player, Run, Settings, fit
 from hypersphere.training.record import RunFolder, describe_run
+from hypersphere.training.sharding import is_sharded
 from hypersphere.training.tasks import Classification, ClassifierLoss, extract_features
 
 __all__ = ["Job", "Outcome", "prepare", "train", "load_net", "seed_everything"]
@@ -114,8 +115,14 @@ def prepare_classification(config: Config, fabric: Any, loaders: Loaders) -> Job
         )
     if fabric.world_size > 1:
         synchronize(net)
+    loss = ClassifierLoss(net, config.train.label_smoothing)
+    if config.head.get("sharded") and fabric.world_size > 1:
+        from hypersphere.heads.sharded import ignore_in_ddp, shard
+
+        shard(net.head)  # type: ignore[arg-type]
+        ignore_in_ddp(loss)
     settings = make_settings(config.train, len(loaders.train))
-    module = fabric.setup_module(ClassifierLoss(net, config.train.label_smoothing))
+    module = fabric.setup_module(loss)
     optimizer = make_player_optimizer(config, net)
     rate = make_rate(optimizer, config.schedule, settings.steps)
     player = Player(module, fabric.setup_optimizers(optimizer), rate)
@@ -158,7 +165,7 @@ def train(
         if config_text is not None:
             record.text("config.yaml", config_text)
     run = fit(job.task, record, fabric, job.settings, job.hooks, resume)
-    outcome = Outcome(record.path, _last(record, run), run.best, run.interrupted)
+    outcome = Outcome(record.path, run.tested, run.best, run.interrupted)
     if run.interrupted is None and fabric.is_global_zero:
         conclude(job, run, record, outcome, say)
     fabric.barrier()
@@ -186,7 +193,7 @@ def conclude(job: Job, run: Run, record: RunFolder, outcome: Outcome, say: Any) 
     if finish is not None:
         summary.update(finish(run, record, say))
     split = getattr(job.loaders, "split", None)
-    if parametrized(job.task.model):
+    if parametrized(job.task.model) and not is_sharded(job.task.model):
         summary["folded"] = save_folded(record, job.task.model)
     if split is not None:
         net, device = job.task.model, run.fabric.device
@@ -249,11 +256,6 @@ def save_features(
     }
     with open(record.path / "features.npz", "wb") as file:
         np.savez_compressed(file, **arrays)
-
-
-def _last(record: RunFolder, run: Run) -> dict[str, Any]:
-    path = record.path / "summary.json"
-    return json.loads(path.read_text())["last"] if path.exists() else {}
 
 
 def _speaker(fabric: Any, quiet: bool) -> Any:

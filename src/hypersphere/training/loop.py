@@ -31,6 +31,7 @@ from hypersphere.training.interrupt import Interrupt
 from hypersphere.training.progress import Progress
 from hypersphere.training.record import RunFolder
 from hypersphere.training.schedules import LearningRate
+from hypersphere.training.sharding import load_optimizer_state, optimizer_state
 from hypersphere.training.state import rng_state, set_rng_state
 
 __all__ = ["Player", "Task", "Run", "Settings", "fit"]
@@ -95,7 +96,8 @@ class Run:
     step: int = 0  # finished updates
     elapsed: float = 0.0  # seconds of training, over all resumptions
     best: dict[str, Any] = field(default_factory=dict)
-    last: dict[str, Any] = field(default_factory=dict)
+    tested: dict[str, Any] = field(default_factory=dict)  # the last test
+    measured: dict[str, float] = field(default_factory=dict)  # on the last batch before a log line
     interrupted: int | None = None  # the signal that stopped it
     sums: dict[str, float] = field(default_factory=dict)  # since the last line of the log
     count: int = 0
@@ -206,13 +208,13 @@ def update(run: Run, player: Player, batch: tuple[Tensor, ...], hooked: bool) ->
         _count(run, total)
         if (run.step + 1) % run.settings.log_every == 0 or run.step + 1 == run.settings.steps:
             with torch.no_grad():
-                run.last = {k: float(v) for k, v in run.task.measure(part, outputs).items()}
+                run.measured = {k: float(v) for k, v in run.task.measure(part, outputs).items()}
 
 
 def log(run: Run, elapsed: float) -> dict[str, Any]:
     """One line of metrics.jsonl: means since the last one, equal on all processes."""
     values = {name: value / run.count for name, value in run.sums.items()}
-    values.update(run.last)
+    values.update(run.measured)
     if run.fabric.world_size > 1:
         stacked = torch.tensor(list(values.values()), dtype=torch.float64)
         values = dict(zip(values, run.fabric.all_reduce(stacked).tolist(), strict=True))
@@ -220,7 +222,7 @@ def log(run: Run, elapsed: float) -> dict[str, Any]:
     for extra in run.call("log"):
         values.update(extra)
     run.folder.log(step=run.step, time=round(elapsed, 3), split="train", lr=rate, **values)
-    run.sums, run.count, run.last = {}, 0, {}
+    run.sums, run.count, run.measured = {}, 0, {}
     return values
 
 
@@ -235,14 +237,14 @@ def test(run: Run, elapsed: float, progress: Progress) -> None:
     for player in run.task.players:
         player.rate.observe(values.get("loss", values.get("error", math.nan)))
     name, sign = run.task.best
-    record = {"step": run.step, **values}
+    record = run.tested = {"step": run.step, **values}
     if not run.best or sign * values[name] > sign * run.best[name]:
         run.best = record
+        tensors, _ = _state(run.task.model)
         if run.folder.write:
             best = run.folder.checkpoints / "best"
             best.mkdir(exist_ok=True)
-            save_weights(best / ".model", _tensors(run.task.model))
-            (best / ".model").replace(best / "model.safetensors")
+            save_weights(best / "model.safetensors", tensors)
     run.folder.json("summary.json", {"last": record, "best": run.best})
     text = "  ".join(f"{k} {v:.4f}" for k, v in values.items() if isinstance(v, float))
     progress.say(f"test at step {run.step}: {text}")
@@ -250,26 +252,30 @@ def test(run: Run, elapsed: float, progress: Progress) -> None:
 
 def save(run: Run) -> None:
     """Everything needed to go on bit for bit, in one checkpoint."""
-    model = run.task.model.state_dict()
+    # On every process: what is spread over them (class weights, random states) is brought together.
+    tensors, extra = _state(run.task.model)
     generators = gather_states(run.fabric, rng_state())
     state = {
         "world_size": run.fabric.world_size,
         "elapsed": run.elapsed,
         "metrics": run.folder.position(),
         "best": run.best,
+        "tested": run.tested,
         "sums": run.sums,
         "count": run.count,
         "rng": generators,
         "task": run.task.state_dict(),
         "players": [
-            {"optimizer": p.optimizer.state_dict(), "rate": p.rate.state_dict()}
+            {
+                "optimizer": optimizer_state(p.rate.optimizer, run.task.model),
+                "rate": p.rate.state_dict(),
+            }
             for p in run.task.players
         ],
         "hooks": [hook.state_dict() if hasattr(hook, "state_dict") else None for hook in run.hooks],
-        "extra": {k: v for k, v in model.items() if not isinstance(v, Tensor)},
+        "extra": extra,
     }
     if run.folder.write:
-        tensors = _tensors(run.task.model)
         save_checkpoint(run.folder.checkpoints, run.step, tensors, state, run.settings.keep)
 
 
@@ -284,13 +290,13 @@ def restore(run: Run) -> None:
     run.step, weights, state = found
     run.task.model.load_state_dict({**weights, **state["extra"]})
     for player, saved in zip(run.task.players, state["players"], strict=True):
-        player.optimizer.load_state_dict(saved["optimizer"])
+        load_optimizer_state(player.rate.optimizer, run.task.model, saved["optimizer"])
         player.rate.load_state_dict(saved["rate"])
     for hook, saved in zip(run.hooks, state["hooks"], strict=True):
         if saved is not None:
             hook.load_state_dict(saved)
     run.task.load_state_dict(state["task"])
-    run.elapsed, run.best = state["elapsed"], state["best"]
+    run.elapsed, run.best, run.tested = state["elapsed"], state["best"], state["tested"]
     run.sums, run.count = state["sums"], state["count"]
     run.folder.rewind(state["metrics"])
     generators = state["rng"]
@@ -354,5 +360,8 @@ def _count(run: Run, values: dict[str, Tensor]) -> None:
     run.count += 1
 
 
-def _tensors(model: nn.Module) -> dict[str, Tensor]:
-    return {k: v for k, v in model.state_dict().items() if isinstance(v, Tensor)}
+def _state(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The model's state dict, tensors and the rest apart."""
+    state = model.state_dict()
+    tensors = {k: v for k, v in state.items() if isinstance(v, Tensor)}
+    return tensors, {k: v for k, v in state.items() if not isinstance(v, Tensor)}

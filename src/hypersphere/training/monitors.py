@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hypersphere.training.sharding import is_sharded, with_all_classes
+
 __all__ = ["Monitor", "layer_weights", "layer_energies", "layer_angles"]
 
 
@@ -72,15 +74,20 @@ class Monitor:
             self._record(run, step)
 
     def _record(self, run: Any, step: int) -> None:
-        # Every process has the same weights: rank 0 computes for all.
-        if not run.folder.write:
+        # Every process has the same weights, so rank 0 computes for all; a head spread over processes
+        # takes all of them to bring its classes together.
+        if not (run.folder.write or is_sharded(run.model)):
             return
-        energies = layer_energies(run.model, self.s, self.half_space)
-        values: dict[str, Any] = {"energy": energies}
-        if self.angles:
-            values["angle"] = layer_angles(run.model)
+        values = with_all_classes(run.model, self._measure)
+        energies = values["energy"]
         self.energy = sum(energies.values()) / max(1, len(energies))
         run.folder.log(step=step, split="monitor", **values)
+
+    def _measure(self, model: nn.Module) -> dict[str, Any]:
+        values: dict[str, Any] = {"energy": layer_energies(model, self.s, self.half_space)}
+        if self.angles:
+            values["angle"] = layer_angles(model)
+        return values
 
     def log(self, run: Any) -> dict[str, float]:
         return {} if self.energy is None else {"energy": self.energy}

@@ -135,6 +135,7 @@ def options(kind: str, name: str = "") -> dict[str, Option]:
     found = _signature(target, skip=_DERIVED.get(kind, ()))
     if kind == "head":
         found["annealing"] = Option("annealing", typing.Optional[dict[str, Any]], None)
+        found["sharded"] = Option("sharded", bool, False)  # classes spread over the processes
     if kind == "regularizers":
         for key, (hint, default) in _SCHEDULE.items():
             found[key] = Option(key, hint, default)

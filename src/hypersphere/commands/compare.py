@@ -1,0 +1,153 @@
+"""`hypersphere compare A.yaml[:variant,...] B.yaml ... --seeds 0 1 2`: mean and deviation over seeds."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hypersphere.commands import _config
+
+USAGE = """usage: hypersphere compare CONFIG.yaml[:VARIANT,...] ... [--seeds 0 1 2] [--folder FOLDER]
+                           [--section.key value ...]
+
+Trains every config with every seed (runs that are complete are not repeated) and prints
+mean +- deviation of the last and the best test value. Further options apply to all of them.
+
+  --seeds N ...    seeds (default: 0 1 2)
+  --folder FOLDER  where the runs go (default: runs/compare)
+  --metric NAME    of the test, default: accuracy; error, loss, ...
+"""
+
+
+def main(argv: Sequence[str]) -> int:
+    if not argv or any(a in ("-h", "--help") for a in argv):
+        print(USAGE)
+        return 0
+    from hypersphere.training.checkpoints import RunError
+    from hypersphere.training.diagnose import NotFinite
+
+    try:
+        specs, seeds, folder, metric, rest = _arguments(list(argv))
+        rows = compare(specs, seeds, folder, rest, metric)
+    except _config.ConfigError as error:
+        print(f"hypersphere compare: {error}", file=sys.stderr)
+        return 2
+    except (RunError, NotFinite, ValueError, FileNotFoundError) as error:
+        print(f"hypersphere compare: {error}", file=sys.stderr)
+        return 1
+    print(table(rows, metric))
+    (folder / "comparison.json").write_text(json.dumps(rows, indent=2) + "\n")
+    print(f"\nruns and comparison.json are in {folder}")
+    return 0
+
+
+def compare(
+    specs: Sequence[str],
+    seeds: Sequence[int],
+    folder: Path,
+    arguments: Sequence[str] = (),
+    metric: str = "accuracy",
+) -> list[dict[str, Any]]:
+    """Train each config with each seed; one row per config with the values of all seeds."""
+    from hypersphere.training.job import train
+
+    # All configs are read before the first is trained: a typing error should not cost an hour.
+    configs = [_config.read(spec, [*arguments, "--run.report", "false"]) for spec in specs]
+    rows = []
+    for spec, name, config in zip(specs, _labels(specs), configs, strict=True):
+        row: dict[str, Any] = {"name": name, "spec": spec, "metric": metric}
+        row.update(seeds=list(seeds), last=[], best=[])
+        row["thesis"] = vars(config.thesis)
+        for seed in seeds:
+            config.seed = seed
+            place = folder / f"{name}-seed{seed}"
+            summary = _finished(place, config)
+            if summary is None:
+                print(f"{name}, seed {seed}", file=sys.stderr)
+                train(config, place, resume=(place / "run.json").exists(), config_text=_config.dump(config))
+                summary = json.loads((place / "summary.json").read_text())
+            for kind in ("last", "best"):
+                if metric not in summary[kind]:
+                    known = ", ".join(k for k in summary[kind] if k != "step")
+                    raise ValueError(f"the test of {name} has no {metric!r}; it has: {known}")
+                row[kind].append(summary[kind][metric])
+        rows.append(row)
+    return rows
+
+
+def _finished(place: Path, config: Any) -> dict[str, Any] | None:
+    """The summary of a complete run of exactly this config, if the folder holds one."""
+    try:
+        summary = json.loads((place / "summary.json").read_text())
+        saved = json.loads((place / "run.json").read_text())["config"]
+    except (OSError, ValueError, KeyError):
+        return None
+    ours = json.loads(json.dumps(config.to_dict()))
+    if {**saved, "run": None} != {**ours, "run": None}:
+        raise ValueError(f"{place} holds a run of another config: choose another --folder")
+    return summary if "seconds" in summary else None
+
+
+def spread(values: Sequence[float], percent: bool) -> str:
+    """'97.31 +- 0.12': mean and sample deviation."""
+    scale = 100.0 if percent else 1.0
+    mean = scale * statistics.fmean(values)
+    deviation = scale * statistics.stdev(values) if len(values) > 1 else 0.0
+    return f"{mean:.2f} +- {deviation:.2f}" if percent else f"{mean:.4f} +- {deviation:.4f}"
+
+
+def table(rows: Sequence[dict[str, Any]], metric: str) -> str:
+    """Name, last, best, and the dissertation's number where the config has one."""
+    from hypersphere.evaluation.results import format_table
+
+    percent = "accuracy" in metric or metric == "error"
+    lines = []
+    for row in rows:
+        thesis = row["thesis"]
+        same = thesis["metric"] == metric and thesis["value"] is not None
+        quoted = f"{thesis['value']:g}" if same else ""
+        lines.append([row["name"], spread(row["last"], percent), spread(row["best"], percent), quoted])
+    unit = " (%)" if percent else ""
+    return format_table(lines, header=["config", f"last {metric}{unit}", f"best {metric}{unit}", "text"])
+
+
+def _labels(specs: Sequence[str]) -> list[str]:
+    """A short name for each config: the file's, with its folder only where needed to tell them apart."""
+    paths = [_config.split_spec(spec) for spec in specs]
+    short = ["-".join([path.stem, *variants]) for path, variants in paths]
+    if len(set(short)) == len(short):
+        return short
+    return [f"{path.parent.name}-{name}" for (path, _), name in zip(paths, short, strict=True)]
+
+
+def _arguments(argv: list[str]) -> tuple[list[str], list[int], Path, str, list[str]]:
+    specs: list[str] = []
+    while argv and not argv[0].startswith("--"):
+        specs.append(argv.pop(0))
+    if not specs:
+        raise _config.ConfigError("name at least one config")
+    seeds, folder, metric, rest = [0, 1, 2], Path("runs/compare"), "accuracy", []
+    while argv:
+        flag = argv.pop(0)
+        if flag == "--seeds":
+            seeds = []
+            while argv and not argv[0].startswith("--"):
+                seeds.append(_integer(argv.pop(0)))
+        elif flag == "--folder" and argv:
+            folder = Path(argv.pop(0))
+        elif flag == "--metric" and argv:
+            metric = argv.pop(0)
+        else:
+            rest.append(flag)
+    return specs, seeds, folder, metric, rest
+
+
+def _integer(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise _config.ConfigError(f"--seeds takes whole numbers; got {text!r}") from None

@@ -1,0 +1,112 @@
+"""`hypersphere recipes [TEXT ...]`: the shipped configs, with the dissertation's number beside."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hypersphere.commands import _config
+
+USAGE = """usage: hypersphere recipes [TEXT ...] [--results FOLDER]
+
+Lists the shipped recipes: how to run each, which table or figure of the dissertation it belongs to, and the
+number printed there. TEXT keeps only those that contain every word of it, e.g. `hypersphere recipes 5.5 mhe`.
+A recipe marked * has a cpu variant that finishes on two cores in minutes: append :cpu (after a comma, if the
+recipe names a variant already).
+
+  --results FOLDER   also show the mean of finished runs found there (comparison.json of `compare`)
+"""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One entry: a file, or one variant of it."""
+
+    path: Path
+    variant: str
+    thesis: dict[str, Any]
+    cpu: bool
+
+    @property
+    def spec(self) -> str:
+        """As `hypersphere train` takes it."""
+        place = Path("recipes") / self.path.relative_to(_config.recipe_root())
+        return f"{place}:{self.variant}" if self.variant else str(place)
+
+
+def list_recipes(root: Path | None = None) -> list[Recipe]:
+    """Every recipe and variant under `root`, in order of chapter and name."""
+    root = root or _config.recipe_root()
+    found = []
+    for path in sorted(root.glob("**/*.yaml")):
+        if path.name.startswith("_"):  # what recipes build on, not recipes
+            continue
+        variants = _config.variants_of(path)
+        names = [v for v in variants if v != "cpu"]
+        for name in ["", *names]:
+            settings = _config.load_file(path, [name] if name else [])
+            thesis = settings.get("thesis") or {}
+            # The file itself is an entry if it stands for a number of its own.
+            if name == "" and names and not thesis.get("source"):
+                continue
+            found.append(Recipe(path, name, thesis, "cpu" in variants))
+    return found
+
+
+def main(argv: Sequence[str]) -> int:
+    if any(a in ("-h", "--help") for a in argv):
+        print(USAGE)
+        return 0
+    words = [a.lower() for a in argv if not a.startswith("--")]
+    results: dict[str, str] = {}
+    if "--results" in argv:
+        place = argv[list(argv).index("--results") + 1 :][:1]
+        if not place:
+            print("hypersphere recipes: --results needs a folder", file=sys.stderr)
+            return 2
+        words.remove(place[0].lower())
+        results = measured(Path(place[0]))
+    try:
+        recipes = list_recipes()
+    except _config.ConfigError as error:
+        print(f"hypersphere recipes: {error}", file=sys.stderr)
+        return 1
+    rows = []
+    for recipe in recipes:
+        thesis = recipe.thesis
+        value = thesis.get("value")
+        row = [
+            recipe.spec + (" *" if recipe.cpu else ""),
+            thesis.get("source", ""),
+            thesis.get("row", ""),
+            f"{thesis.get('metric', '')} {value:g}" if value is not None else "",
+        ]
+        if results:
+            row.append(results.get(recipe.spec, ""))
+        if all(word in " ".join(row).lower() for word in words):
+            rows.append(row)
+    if not rows:
+        print(f"no recipe contains {' '.join(words)!r}", file=sys.stderr)
+        return 1
+    header = ["recipe", "source", "row", "text"] + (["measured"] if results else [])
+    widths = [max(len(line[i]) for line in [header, *rows]) for i in range(len(header))]
+    for line in [header, ["-" * w for w in widths], *rows]:
+        print("  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip())
+    return 0
+
+
+def measured(folder: Path) -> dict[str, str]:
+    """Recipe -> 'last 91.20 +- 0.10' from every comparison.json below a folder."""
+    import json
+
+    from hypersphere.commands.compare import spread
+
+    found = {}
+    for path in folder.glob("**/comparison.json"):
+        for row in json.loads(path.read_text()):
+            percent = row.get("metric", "accuracy") in ("accuracy", "error")
+            found[row.get("spec", row["name"])] = spread(row["last"], percent)
+    return found
