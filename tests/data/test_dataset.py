@@ -48,6 +48,10 @@ def test_nobody_stays_out_of_counts_and_classes():
     data = ArrayDataset(torch.zeros(3, 1, 1, 1), torch.tensor([0, -1, 1]), ["a", "b"])
     assert data.counts().tolist() == [1, 1]
     assert len(data.only([0, 1])) == 2
+    with pytest.raises(ValueError, match="some labels are -1"):
+        draw_pairs(data, 1, 1)
+    with pytest.raises(ValueError, match="some labels are -1"):
+        closed_set(data)
 
 
 def test_closed_set_divides_every_class_and_keeps_single_samples_for_training():

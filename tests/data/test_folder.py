@@ -30,6 +30,9 @@ def test_modes_and_sizes(tmp_path):
     assert read_image(tmp_path / "c.png", size=(7, 9), mode="L").shape == (1, 7, 9)
     Image.fromarray(grey > 99).save(tmp_path / "bit.png")
     assert set(np.unique(read_image(tmp_path / "bit.png"))) == {0, 255}
+    Image.fromarray(grey.astype(np.uint16) * 200).save(tmp_path / "deep.png")
+    with pytest.raises(DamagedData, match="I;16 pixels, not 8 bits"):
+        read_image(tmp_path / "deep.png")
 
 
 def test_many_pictures_keep_their_order(tmp_path):

@@ -1,4 +1,4 @@
-"""Imbalanced training sets: the numbers of sections 5.5.2, D.1 and D.8."""
+"""Imbalanced training sets: the numbers of sections 5.5.1, D.1 and D.8."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def balanced(classes: int, each: int) -> ArrayDataset:
         (10, 5000, "multiple", 27500, [500, 1000], 5000),  # D.1: 500 (c + 1), 27,500 in all
         (100, 500, "single", 45500, [50, 50], 500),  # D.8: 10 % of the classes 0..9
         (100, 500, "multiple", 25250, [5, 10], 500),  # D.8: 5 (c + 1)
-        (10, 6000, "mnist", 54100, [100, 6000], 6000),  # 5.5.2: 100 samples of digit 0 stay
+        (10, 6000, "mnist", 54100, [100, 6000], 6000),  # 5.5.1: 100 samples of digit 0 stay
         (10, 2000, "multiple", 11000, [200, 400], 2000),  # a smaller set keeps the proportions
     ],
 )

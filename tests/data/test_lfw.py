@@ -43,9 +43,10 @@ def test_published_pairs(people):
 
 
 def test_one_fold_lists_and_other_file_names(people):
-    (people / "lfw" / "dev.txt").write_text("1\nAnn\t1\t2\nAnn\t1\tEve\t1\n")
+    (people / "lfw" / "dev.txt").write_text("1\nAnn\t1\tAnn\t2\nAnn\t1\tEve\t1\n")
     split = hs.data.load("lfw", people, pairs_file="dev.txt")
     assert split.pairs.fold.tolist() == [0, 0] and len(split.test) == 3
+    assert split.pairs.same.tolist() == [True, False]  # by the names, not by the columns
 
 
 @pytest.mark.parametrize(

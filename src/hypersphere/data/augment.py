@@ -115,9 +115,9 @@ def augmentation(name: str, train: bool = True) -> Compose:
     """The augmentation of a text passage by name; `train=False` gives its test view.
 
     - "none";
-    - "flip": left-right flips (faces, section 2.3.6);
+    - "flip": left-right flips (faces, section 2.3.6; CIFAR-10, section 3.4.1);
     - "cifar": pad 4, random crop, left-right flip (section 2.2.7); tested on the picture itself;
-    - "cifar_full": the same with top-bottom flips as well (section 3.4.7, CIFAR-10+);
+    - "cifar_full": the same with top-bottom flips as well (section 3.4.5, CIFAR-10+);
     - "imagenet": resize to 256 x 256, random 224 x 224 crop, left-right flip (section B.2); tested
       on the center crop;
     - "pointnet": 1024 random points, a turn about the vertical, jitter (sections E.1, F.3);

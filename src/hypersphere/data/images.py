@@ -29,8 +29,10 @@ def read_image(path: Path | str, size: Size = None, mode: str | None = None) -> 
     Image = require("PIL.Image", extra="data")
     try:
         with Image.open(path) as picture:
+            if picture.mode[0] in "IF":  # 16 or 32 bits: converting would cut the values off
+                raise ValueError(f"{picture.mode} pixels, not 8 bits a channel")
             if mode is None:
-                mode = "L" if picture.mode in ("1", "L", "I;16") else "RGB"
+                mode = "L" if picture.mode in ("1", "L") else "RGB"
             if picture.mode != mode:
                 picture = picture.convert(mode)
             if size is not None:

@@ -1,4 +1,4 @@
-"""Class-imbalanced training sets of sections 5.5.2, D.1 and D.8."""
+"""Class-imbalanced training sets of sections 5.5.1, D.1 and D.8."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def imbalanced(dataset: Dataset, kind: str, seed: int = 0) -> Dataset:
     - "single": 10 % of the first tenth of the classes (class 0 of 10, D.1; classes 0..9 of 100,
       D.8), everything of the others;
     - "multiple": a number of samples that grows linearly with the class index;
-    - "mnist": 100 samples of digit 0, everything of the others (section 5.5.2).
+    - "mnist": 100 samples of digit 0, everything of the others (section 5.5.1).
     """
     if kind == "single":
         return thin_classes(dataset, range(max(1, len(dataset.classes) // 10)), 0.1, seed)

@@ -105,7 +105,7 @@ def read_pairs(path: Path, faces: ArrayDataset, paths: list[str]) -> Pairs:
                     where,
                 )
             side.append(number[stem])
-        same.append(len(row) == 3)
+        same.append(row[0] == other)
     fold = torch.arange(folds).repeat_interleave(2 * per_fold)
     return Pairs(faces, torch.tensor(first), torch.tensor(second), torch.tensor(same), fold)
 

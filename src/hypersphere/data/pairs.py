@@ -51,6 +51,8 @@ def draw_pairs(dataset: Dataset, folds: int = 10, per_fold: int = 300, seed: int
     True
     """
     labels = dataset.labels.cpu()
+    if bool((labels < 0).any()):
+        raise ValueError("pairs need a class for every sample; some labels are -1")
     counts = torch.bincount(labels)
     wanted = folds * per_fold
     positives = int((counts * (counts - 1) // 2).sum())

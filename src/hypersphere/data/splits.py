@@ -33,6 +33,8 @@ def choose_test(labels: Tensor, test_fraction: float, seed: int) -> Tensor:
     """
     if not 0 < test_fraction < 1:
         raise ValueError(f"test_fraction is between 0 and 1; got {test_fraction}")
+    if bool((labels < 0).any()):
+        raise ValueError("a split by class needs a class for every sample; some labels are -1")
     # Sorting once instead of searching each class keeps this fast for thousands of classes.
     order = torch.argsort(labels, stable=True)
     test = torch.zeros(len(labels), dtype=torch.bool)
