@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ def main(argv: list[str]) -> int:
         )
         result = describe(points, options.s, options.half_space)
     except ValueError as error:
-        print(f"hypersphere points: {error}")
+        print(f"hypersphere points: {error}", file=sys.stderr)
         return 2
     print(json.dumps(result) if options.json else _table(result))
     if not options.json and options.dim == 3 and not options.no_sphere:

@@ -1,6 +1,6 @@
 """Penalties that ask the neurons of a layer to be orthogonal, through the smaller Gram matrix.
 
-With W (sets, N, d), a neuron a row, the text's W^T W of columns is the N x N matrix G = W W^T here.
+With W (N, d), a neuron a row, the text's W^T W of columns is the N x N matrix G = W W^T here.
 If N > d the same numbers follow from the d x d matrix W^T W, whose nonzero eigenvalues are G's.
 """
 
@@ -12,26 +12,30 @@ from torch import Tensor
 __all__ = ["orthogonal_penalty", "orthonormal_penalty", "spectral_penalty"]
 
 
-def orthonormal_penalty(neurons: Tensor) -> Tensor:
-    """|G - I|_F^2 (3.2.4) of neurons (N, ...), or of each set of (sets, N, d), summed over sets.
+def orthonormal_penalty(neurons: Tensor, sets: bool = False) -> Tensor:
+    """|G - I|_F^2 (3.2.4) of neurons (N, ...), one a row.
+
+    With sets=True the neurons are (sets, N, d), and the penalty is the sum over the sets.
 
     >>> orthonormal_penalty(2 * torch.eye(3))  # each row is off by 4 - 1
     tensor(27.)
     """
-    w = _three(neurons)
+    w = _three(neurons, sets)
     _, n, d = w.shape
     gram = _small_gram(w)
     gram.diagonal(dim1=-2, dim2=-1).sub_(1)
     return gram.square().sum() + len(w) * max(0, n - d)
 
 
-def orthogonal_penalty(neurons: Tensor) -> Tensor:
+def orthogonal_penalty(neurons: Tensor, sets: bool = False) -> Tensor:
     """|G - diag(G)|_F^2 (4.5): lengths are free, only angles are asked to be right.
+
+    `sets` as in :func:`orthonormal_penalty`.
 
     >>> orthogonal_penalty(torch.tensor([[2.0, 0.0], [1.0, 1.0]]))
     tensor(8.)
     """
-    w = _three(neurons)
+    w = _three(neurons, sets)
     gram = _small_gram(w)
     if w.shape[1] <= w.shape[2]:
         gram.diagonal(dim1=-2, dim2=-1).zero_()
@@ -44,6 +48,7 @@ def spectral_penalty(
     start: Tensor | None = None,
     iterations: int = 2,
     generator: torch.Generator | None = None,
+    sets: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """SRIP: the spectral norm of G - I by power iteration, summed over sets (6.6, [29]).
 
@@ -51,7 +56,7 @@ def spectral_penalty(
     whatever the weights are; the d x d side W^T W - I leaves these constants out.
 
     Args:
-        neurons: (N, ...) or (sets, N, d).
+        neurons: (N, ...), or (sets, N, d) with sets=True.
         start: (sets, min(N, d)), the vector of the last call: warm, two iterations follow the
             slowly changing weights. None starts at random with ten times as many.
 
@@ -62,7 +67,7 @@ def spectral_penalty(
     >>> value
     tensor(8.)
     """
-    w = _three(neurons)
+    w = _three(neurons, sets)
     if w.shape[1] > w.shape[2]:
         w = w.mT  # (sets, small, large)
     if start is not None and start.shape != w.shape[:2]:
@@ -84,8 +89,9 @@ def _small_gram(w: Tensor) -> Tensor:
     return w @ w.mT if w.shape[1] <= w.shape[2] else w.mT @ w
 
 
-def _three(neurons: Tensor) -> Tensor:
-    if neurons.ndim < 2 or neurons.numel() == 0:
-        raise ValueError(f"expected neurons (N, ...) or (sets, N, d), got {tuple(neurons.shape)}")
-    w = neurons if neurons.ndim == 3 else neurons.flatten(1)[None]
+def _three(neurons: Tensor, sets: bool) -> Tensor:
+    if neurons.ndim < 2 or neurons.numel() == 0 or (sets and neurons.ndim != 3):
+        expected = "(sets, N, d)" if sets else "(N, ...), one a row"
+        raise ValueError(f"expected neurons {expected}; got {tuple(neurons.shape)}")
+    w = neurons if sets else neurons.flatten(1)[None]
     return w.float() if w.dtype.itemsize < 4 else w

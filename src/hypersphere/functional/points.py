@@ -78,7 +78,7 @@ def _default_restarts(n: int, dim: int, s: float) -> int:
     # On the 2-sphere at least one start in 20 ends in the best known Thomson configuration for each
     # n <= 100; packings have more and deeper wrong basins.
     crowd = 100 + 2 * n if s == math.inf else 20 + 3 * n // 2
-    affordable = int(4e7 / (n * n * dim))  # keeps a thousand points within a minute
+    affordable = int(1.5e7 / (n * n * dim))  # keeps a thousand points within a minute
     return max(1, min(crowd, affordable))
 
 
@@ -207,10 +207,15 @@ def newton(x: Tensor, s: float, half_space: bool, iterations: int = 30) -> Tenso
         new = newton_step(x, first, second, lambda y: objective(y[None])[0][0], value)
         if new is None:
             break
-        change = value - new[1]
         x, value = new
-        if bool(change <= 1e-15 * value.abs()):
+    # The energy has no digits left to fall; the gradient still has.
+    for _ in range(4):
+        move, slope = newton_direction(x, *_pair_derivatives(x @ x.T, s, half_space))
+        trial = normalize(x + move)
+        _, new_slope = newton_direction(trial, *_pair_derivatives(trial @ trial.T, s, half_space))
+        if not new_slope < slope:
             break
+        x = trial
     return x
 
 
@@ -222,13 +227,27 @@ def newton_step(
     value: Tensor,
     rank_one: float = 0.0,
 ) -> tuple[Tensor, Tensor] | None:
-    """One Newton step on the product of spheres, with |eigenvalues| so that saddles repel.
+    """A Newton step, shortened until F goes down: the new points and their F, or None."""
+    move, _ = newton_direction(x, first, second, rank_one)
+    for _ in range(8):
+        trial = normalize(x + move)
+        reached = energy(trial)
+        if bool(reached < value):
+            return trial, reached
+        move = move / 4
+    return None
+
+
+def newton_direction(
+    x: Tensor, first: Tensor, second: Tensor, rank_one: float = 0.0
+) -> tuple[Tensor, float]:
+    """Newton direction (n, d) on the product of spheres, and the norm of the gradient.
 
     For F = sum_{i<j} c(g_ij) of the cosines g, with c' = first and c'' = second (n, n), the Hessian
     has blocks c' I + c'' x_j x_i^T between i != j and sum_j c'' x_j x_j^T - (x_i . grad_i) I on the
     diagonal. It is taken in tangent coordinates, n (d - 1) of them; rotations are its kernel and
-    stay untouched. `rank_one` a subtracts a grad grad^T from it. Returns the new points and their
-    energy, or None if no step goes down.
+    stay untouched, and |eigenvalues| are used so that saddles repel. `rank_one` a subtracts
+    a grad grad^T from it.
     """
     n, d = x.shape
     gradient = first @ x
@@ -251,14 +270,8 @@ def newton_step(
     inverse = torch.where(curvature > 1e-12 * curvature.max(), 1 / curvature.clamp_min(1e-300), 0.0)
     step = -(vectors @ (inverse * (vectors.T @ tangent)))
     move = (basis @ step.view(n, d - 1, 1))[..., 0]
-    move *= min(1.0, 0.5 * n ** (-1 / (d - 1)) / float(move.norm(dim=1).max().clamp_min(1e-300)))
-    for _ in range(8):
-        trial = normalize(x + move)
-        reached = energy(trial)
-        if bool(reached < value):
-            return trial, reached
-        move = move / 4
-    return None
+    longest = float(move.norm(dim=1).max().clamp_min(1e-300))
+    return move * min(1.0, 0.5 * n ** (-1 / (d - 1)) / longest), float(tangent.norm())
 
 
 def _pair_derivatives(cos: Tensor, s: float, half_space: bool) -> tuple[Tensor, Tensor]:

@@ -179,7 +179,8 @@ def angle_preserving_step(
         losses = [angle_preserving_loss(w, p, measure) for w in held]
         loss = torch.stack(losses).mean()
         (gradient,) = torch.autograd.grad(loss, p, create_graph=differentiable)
-        new = p - _squared_size(p) * lr * gradient
+        start = p if through else p.detach()
+        new = start - start.square().sum((-2, -1), keepdim=True) * lr * gradient
     return new if differentiable else new.detach()
 
 
@@ -216,10 +217,6 @@ def adversarial_step(gradient: Tensor, projection: Tensor, lr: float = 0.01) -> 
     size = gradient.flatten(1).norm(dim=1).clamp_min(torch.finfo(gradient.dtype).tiny)
     length = lr * projection.flatten(1).norm(dim=1)
     return projection + (length / size)[:, None, None] * gradient
-
-
-def _squared_size(p: Tensor) -> Tensor:
-    return p.detach().square().sum((-2, -1), keepdim=True)
 
 
 # --- bilateral projection (E.6) ------------------------------------------------------------

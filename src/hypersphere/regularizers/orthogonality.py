@@ -34,8 +34,9 @@ class _GramRegularizer(WeightRegularizer):
         factors = [self.output if layer.role == "output" else self.weight for layer in layers]
         return [(layer, factor) for layer, factor in zip(layers, factors, strict=True) if factor]
 
-    def collect(self, layers: list[Neurons], penalty: Callable[[Tensor], Tensor]) -> list[Term]:
-        return [Term(x, factor, penalty(self.neurons(x))) for x, factor in self.selected(layers)]
+    def collect(self, layers: list[Neurons], penalty: Callable[..., Tensor]) -> list[Term]:
+        chosen = self.selected(layers)
+        return [Term(x, factor, penalty(self.neurons(x), sets=True)) for x, factor in chosen]
 
     def extra_repr(self) -> str:
         return f"weight={self.weight}, output={self.output}, normalize={self.normalize}"
@@ -116,7 +117,9 @@ class SRIP(_GramRegularizer):
         for layer, factor in self.selected(layers):
             neurons = self.neurons(layer)
             start = self.vectors.get(layer.name)
-            value, vector = spectral_penalty(neurons, start, self.iterations, self.generator)
+            value, vector = spectral_penalty(
+                neurons, start, self.iterations, self.generator, sets=True
+            )
             self.vectors[layer.name] = vector
             found.append(Term(layer, factor, value))
         return found

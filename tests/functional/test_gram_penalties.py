@@ -1,0 +1,56 @@
+import pytest
+import torch
+
+from hypersphere import functional as HF
+
+SHAPES = [(4, 7), (7, 4), (5, 5), (6, 2, 3)]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_orthonormal_and_orthogonal_are_their_norms_on_either_side(shape):
+    w = torch.randn(shape, dtype=torch.float64, requires_grad=True)
+    columns = w.flatten(1).T  # as in the text
+    gram = columns.T @ columns
+    expected = (gram - torch.eye(len(gram))).square().sum()
+    torch.testing.assert_close(HF.orthonormal_penalty(w), expected)
+    torch.testing.assert_close(
+        HF.orthogonal_penalty(w), (gram - torch.diag(gram.diagonal())).square().sum()
+    )
+    assert torch.autograd.gradcheck(HF.orthonormal_penalty, w)
+    assert torch.autograd.gradcheck(HF.orthogonal_penalty, w)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_srip_is_the_spectral_norm_of_the_small_side(shape):
+    w = torch.randn(shape, dtype=torch.float64, requires_grad=True)
+    rows = w.flatten(1)
+    small = rows @ rows.T if rows.shape[0] <= rows.shape[1] else rows.T @ rows
+    expected = torch.linalg.matrix_norm(small - torch.eye(len(small)), 2)
+    value, vector = HF.spectral_penalty(w, iterations=60)
+    torch.testing.assert_close(value, expected, rtol=1e-6, atol=0)
+    slopes = [torch.autograd.grad(v, w)[0] for v in (value, expected)]
+    torch.testing.assert_close(*slopes, rtol=1e-3, atol=1e-4)
+    again, _ = HF.spectral_penalty(w, vector, iterations=1)
+    torch.testing.assert_close(again, expected, rtol=1e-6, atol=0)
+
+
+def test_sets_add_up():
+    w = torch.randn(3, 4, 6)
+    for penalty in (HF.orthonormal_penalty, HF.orthogonal_penalty):
+        torch.testing.assert_close(penalty(w, sets=True), sum(penalty(part) for part in w))
+
+
+def test_orthonormal_rows_cost_nothing_and_half_precision_works():
+    w = torch.linalg.qr(torch.randn(8, 8)).Q[:5]
+    assert float(HF.orthonormal_penalty(w)) < 1e-10
+    assert float(HF.spectral_penalty(w)[0]) < 1e-5
+    assert HF.orthonormal_penalty(w.bfloat16()).isfinite()
+
+
+def test_wrong_arguments_are_told():
+    with pytest.raises(ValueError, match=r"\(N, ...\)"):
+        HF.orthonormal_penalty(torch.ones(3))
+    with pytest.raises(ValueError, match=r"\(sets, N, d\)"):
+        HF.orthogonal_penalty(torch.ones(3, 3), sets=True)
+    with pytest.raises(ValueError, match="start must be"):
+        HF.spectral_penalty(torch.eye(3), torch.ones(1, 2))

@@ -1,0 +1,119 @@
+import json
+import math
+
+import pytest
+import torch
+
+from hypersphere import functional as HF
+from hypersphere.cli import main
+
+from reference.thomson import TAMMES, THOMSON
+
+
+def energy(points, s=1.0, half_space=False):
+    return float(HF.hyperspherical_energy(points, s, half_space, reduction="sum")) / 2
+
+
+def check_unit(points, n, dim):
+    assert points.shape == (n, dim) and points.dtype == torch.float64
+    torch.testing.assert_close(points.norm(dim=1), torch.ones(n, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 5, 6, 8, 12, 24])
+def test_thomson_optima_by_default_settings(n):
+    points = HF.minimize_energy(n, 3)
+    check_unit(points, n, 3)
+    assert energy(points) == pytest.approx(THOMSON[n], abs=1e-7)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n", [16, 32, 47, 56, 69, 78])  # the last three are the rarest basins
+def test_more_of_the_published_table(n):
+    assert energy(HF.minimize_energy(n, 3)) == pytest.approx(THOMSON[n], abs=1e-6)
+
+
+@pytest.mark.parametrize("n", [5, 7])
+def test_tammes_by_default_settings(n):
+    points = HF.minimize_energy(n, 3, math.inf)
+    check_unit(points, n, 3)
+    assert math.degrees(HF.separation_distance(points)) == pytest.approx(TAMMES[n], abs=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n", sorted(set(TAMMES) - {5, 7}))
+def test_more_packings(n):
+    points = HF.minimize_energy(n, 3, math.inf)
+    assert math.degrees(HF.separation_distance(points)) == pytest.approx(TAMMES[n], abs=1e-6)
+
+
+@pytest.mark.parametrize("s", [0.0, 1.0, 2.0, 9.0, math.inf])
+@pytest.mark.parametrize("dim", [2, 5])
+def test_simplex_in_every_dimension_for_every_s(s, dim):
+    points = HF.minimize_energy(dim + 1, dim, s, restarts=6)
+    cos = (points @ points.T)[~torch.eye(dim + 1, dtype=torch.bool)]
+    torch.testing.assert_close(cos, torch.full_like(cos, -1 / dim), rtol=0, atol=1e-7)
+
+
+def test_cross_polytope_and_lines():
+    points = HF.minimize_energy(8, 4, restarts=10)  # the 16-cell
+    cos = (points @ points.T).flatten()
+    assert all(min(abs(c - k) for k in (-1, 0, 1)) < 1e-6 for c in cos.tolist())
+    lines = HF.minimize_energy(6, 3, half_space=True, restarts=10)  # axes of the icosahedron
+    cos = (lines @ lines.T).abs()[~torch.eye(6, dtype=torch.bool)]
+    torch.testing.assert_close(cos, torch.full_like(cos, 5**-0.5), rtol=0, atol=1e-7)
+    packed = HF.minimize_energy(6, 3, math.inf, half_space=True, restarts=10)
+    cos = (packed @ packed.T).abs()[~torch.eye(6, dtype=torch.bool)]
+    torch.testing.assert_close(cos, torch.full_like(cos, 5**-0.5), rtol=0, atol=1e-7)
+
+
+def test_logarithmic_energy_of_whyte():
+    octahedron = torch.cat([torch.eye(3), -torch.eye(3)]).double()
+    assert energy(HF.minimize_energy(6, 3, 0.0), 0.0) == pytest.approx(energy(octahedron, 0.0))
+
+
+def test_the_finish_leaves_no_gradient():
+    points = HF.minimize_energy(19, 3, 1.0, restarts=4).requires_grad_()
+    HF.hyperspherical_energy(points, 1.0, reduction="sum").backward()
+    assert float(points.grad.norm()) < 1e-7
+
+
+def test_same_seed_same_points():
+    a, b = (HF.minimize_energy(9, 3, restarts=3, seed=5) for _ in range(2))
+    assert torch.equal(a, b)
+    assert not torch.equal(a, HF.minimize_energy(9, 3, restarts=3, seed=6))
+
+
+def test_smallest_problems():
+    check_unit(HF.minimize_energy(1, 3), 1, 3)
+    assert HF.minimize_energy(2, 1).flatten().tolist() == [1.0, -1.0]
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [((0, 3), "n >= 1"), ((3, 0), "dim >= 1"), ((3, 3, -1.0), "s >= 0"), ((3, 1), "two directions"),
+     ((3, 3, math.nan), "s >= 0"), ((3, 3, 1.0, False, 0), "at least 1")],
+)  # fmt: skip
+def test_wrong_arguments_are_told(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        HF.minimize_energy(*arguments)
+
+
+def test_command_prints_saves_and_draws(tmp_path, capsys):
+    csv, png, html = (tmp_path / f"points.{kind}" for kind in ("csv", "png", "html"))
+    assert main(["points", "12", "--restarts", "5", "--out", str(csv), "--draw", str(png)]) == 0
+    text = capsys.readouterr().out
+    assert "49.165253058" in text and "63.434949 degrees" in text and "37.377368" in text
+    assert text.count("o") >= 12  # the sphere in the terminal
+    rows = [list(map(float, line.split(","))) for line in csv.read_text().splitlines()]
+    assert energy(torch.tensor(rows, dtype=torch.float64)) == pytest.approx(THOMSON[12])
+    assert png.stat().st_size > 5000
+    lines = ["points", "3", "-s", "inf", "--half-space", "--restarts", "5", "--json"]
+    assert main([*lines, "--draw", str(html)]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["minimal_angle"] == pytest.approx(90) and result["energy"] is None
+    assert "plotly" in html.read_text(encoding="utf-8")[:20000].lower()
+
+
+def test_command_tells_what_is_wrong(capsys):
+    assert main(["points", "3", "--dim", "1"]) == 2
+    assert "two directions" in capsys.readouterr().err
