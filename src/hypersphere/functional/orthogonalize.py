@@ -7,6 +7,7 @@ from torch import Tensor
 
 from . import _rotations
 from ._rotations import skew
+from ._spectra import spectrum
 
 METHODS = (
     "gram_schmidt",
@@ -109,6 +110,16 @@ def random_rotation(
     return R.to(dtype=dtype or torch.get_default_dtype(), device=device)
 
 
+def spectral_norm(W: Tensor) -> float:
+    """|W|_2 of skew matrices (..., d, d), the largest of a batch, to some percent.
+
+    >>> W = torch.tensor([[0.0, 2.0], [-2.0, 0.0]])
+    >>> 2.0 <= spectral_norm(W) < 2.5
+    True
+    """
+    return spectrum(W, skew=True)[1]
+
+
 def _act(U: Tensor, V: Tensor, method: str) -> Tensor:
     d, n = V.shape[-2:]
     if n > d:
@@ -134,4 +145,11 @@ def _check(U: Tensor, method: str) -> None:
         raise ValueError(f"orthogonalize expects floating-point matrices; got {U.dtype}")
 
 
-__all__ = ["METHODS", "apply_orthogonal", "orthogonalize", "random_rotation", "skew"]
+__all__ = [
+    "METHODS",
+    "apply_orthogonal",
+    "orthogonalize",
+    "random_rotation",
+    "skew",
+    "spectral_norm",
+]

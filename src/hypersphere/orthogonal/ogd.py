@@ -2,36 +2,44 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.sgd import sgd
 
+from hypersphere.functional.orthogonalize import spectral_norm
+
 from .rotation import Matrix, rotations
 
-# A matrix is pulled back to orthogonality before its estimated error exceeds this.
-_DRIFT = 1e-6
 # Note [Step length]
 # The fixed point (7.6) converges for (lr / 2) |W| < 1; longer steps are cut to half of that.
 _REACH = 0.5
+# Note [Drift]
+# With b = (lr / 2) |W|_2, two iterations leave |Y^T Y - I| <= 4 b^4: the series of the Cayley
+# transform is cut after its third power. The sum over the steps, with one rounding error each, is
+# followed; before it passes this bound the matrix is pulled back.
+_DRIFT = 4e-6
+# From this size on, estimating |W|_2 costs less than the Newton-Schulz steps it spares.
+_LARGE = 384
 
 
 class OGD(Optimizer):
     r"""Orthogonality-preserving gradient descent (Eq. 7.5, 7.6); SGD on everything else.
 
-    For an orthogonal U with momentum M <- momentum M - grad,
+    For an orthogonal U with gradient G,
 
-        W = 1/2 (M U^T - U M^T),  M <- W U,
-        Y_0 = U + lr M,  Y_{i+1} = U + lr/2 W (U + Y_i),  U <- Y_iterations,
+        W <- momentum W - 1/2 (G U^T - U G^T),
+        Y_0 = U + lr W U,  Y_{i+1} = U + lr/2 W (U + Y_i),  U <- Y_iterations.
 
-    that is the W of 7.5 with U U^T = I used, and the momentum carried in the tangent space. (7.5 is
-    printed with the gradient's own sign; descent needs the minus.) What two iterations leave of
-    the Cayley transform, 4 (lr/2 \|W\|)^4, is followed and undone by a Newton-Schulz step
-    U <- U (3 I - U^T U) / 2 as soon as the sum could pass 1e-6, so R stays orthogonal however long
-    the training.
+    The W of 7.5 becomes 1/2 (G U^T - U G^T) with U U^T = I. 7.5 is printed with the gradient's own
+    sign; descent needs the minus. Momentum is kept as the skew W: W U is tangent at every U, and
+    along its own Cayley curve it is carried without change. What the iterations leave of the
+    Cayley transform is followed and undone by a Newton-Schulz step U <- U (3 I - U^T U) / 2 before
+    it can pass 4e-6, so R stays orthogonal however long the training.
 
     Args:
         params: the groups of :func:`parameter_groups`; a group with ``orthogonal=True`` holds
@@ -95,29 +103,36 @@ class OGD(Optimizer):
     def _step_orthogonal(self, U: Tensor, group: dict[str, Any]) -> None:
         state = self.state[U]
         wide = torch.promote_types(U.dtype, torch.float32)
-        R, M = U.to(wide), -U.grad.to(wide)  # type: ignore[union-attr]
-        if group["momentum"] and "momentum_buffer" in state:
-            M.add_(state["momentum_buffer"], alpha=group["momentum"])
-        W = M @ R.mT
-        W = (W - W.mT).mul_(0.5)
-        M = W @ R
+        R = U.to(wide).reshape(-1, *U.shape[-2:])
+        W = cast(Tensor, U.grad).to(wide).reshape(R.shape) @ R.mT
+        W = (W.mT - W).mul_(0.5)
         if group["momentum"]:
-            state["momentum_buffer"] = M
-        size = torch.linalg.matrix_norm(W, keepdim=True)
-        lr = (2 * _REACH / size.clamp_min(1e-30)).clamp_max(group["lr"])  # Note [Step length]
-        base = torch.addcmul(R, M, 0.5 * lr)  # U + lr/2 W U
-        Y = torch.addcmul(R, M, lr)
-        for _ in range(group["iterations"]):
-            Y = torch.addcmul(base, W @ Y, 0.5 * lr)
-        reach = float((0.5 * lr * size).max())
-        eps = torch.finfo(wide).eps
-        order = 2 * ((group["iterations"] + 3) // 2)
-        drift = state.get("drift", 0.0) + 8.0 * reach**order + eps
-        while drift > max(_DRIFT, 4 * eps):
-            Y = torch.sub(1.5 * Y, Y @ (Y.mT @ Y), alpha=0.5)
+            if "momentum_buffer" in state:
+                W.add_(state["momentum_buffer"], alpha=group["momentum"])
+            state["momentum_buffer"] = W
+        # A skew matrix has its eigenvalues in pairs: |W|_2 <= |W|_F / sqrt 2.
+        size = float(torch.linalg.matrix_norm(W).max()) / math.sqrt(2.0)
+        lr = min(float(group["lr"]), 2.0 * _REACH / max(size, 1e-30))  # Note [Step length]
+        Y = R
+        for _ in range(group["iterations"]):  # (U + Y_i) / 2, which saves an addition
+            Y = torch.baddbmm(R, W, Y, alpha=lr / 2)
+        Y = torch.baddbmm(R, W, Y, alpha=lr)
+        U.copy_(self._pulled_back(Y, W, lr * size / 2, lr, group, state).reshape(U.shape))
+
+    def _pulled_back(
+        self, Y: Tensor, W: Tensor, b: float, lr: float, group: dict[str, Any], state: Any
+    ) -> Tensor:
+        """Y, orthogonal again where it could have left. Note [Drift]."""
+        eps = torch.finfo(Y.dtype).eps
+        power = 2 * ((group["iterations"] + 3) // 2)
+        if W.shape[-1] >= _LARGE and 4.0 * b**power > eps:  # worth a closer look than |W|_F
+            b = min(b, 1.2 * lr / 2 * spectral_norm(W))
+        drift = state.get("drift", 0.0) + 4.0 * b**power + eps
+        while drift > max(_DRIFT, 8 * eps):
+            Y = torch.baddbmm(Y, Y, Y.mT @ Y, beta=1.5, alpha=-0.5)
             drift = drift * drift + 2 * eps
         state["drift"] = drift
-        U.copy_(Y)
+        return Y
 
     def _step_plain(self, group: dict[str, Any]) -> None:
         params = [p for p in group["params"] if p.grad is not None]
