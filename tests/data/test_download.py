@@ -149,7 +149,7 @@ def test_answers_of_the_server(server, tmp_path):
         fetch(Remote(f"{server.url}/none", "none"), tmp_path, progress=False)
     server.fail_first = 1
     assert get(server, tmp_path).read_bytes() == CONTENT  # 503 passes
-    with pytest.raises(MissingData, match="could not be fetched"):
+    with pytest.raises(MissingData, match="could not be fetched: .*refused$"):
         fetch(Remote("http://127.0.0.1:9/x", "x"), tmp_path, progress=False, attempts=1)
 
 

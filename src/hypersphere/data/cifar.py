@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,8 @@ def load_cifar(
     """CIFAR-10 ("cifar10") or CIFAR-100 ("cifar100").
 
     `batches`: how many of the five training batches of CIFAR-10 to read (1..5); by default all that
-    lie in the folder, at least one. `coarse`: the 20 groups of CIFAR-100 as classes. `verify`:
-    compare with the publisher's checksums.
+    lie in the folder, with a warning if some are missing. `coarse`: the 20 groups of CIFAR-100 as
+    classes. `verify`: compare with the publisher's checksums.
     """
     source = SOURCES[name]
     if name == "cifar10":
@@ -33,9 +34,18 @@ def load_cifar(
         train = [first, *(first.with_name(f"data_batch_{i}") for i in range(2, 6))]
         if batches is not None and not 1 <= batches <= 5:
             raise ValueError(f"batches is 1..5; got {batches}")
-        train = train[:batches] if batches else [p for p in train if p.exists()]
-        if not train[-1].exists():
-            find_folder(root, source, [p.name for p in train])  # names the one that is missing
+        absent = [p.name for p in train if not p.exists()]
+        if batches is not None:
+            train = train[:batches]
+            find_folder(root, source, [p.name for p in train])  # names one that is missing
+        elif absent:
+            train = [p for p in train if p.exists()]
+            warnings.warn(
+                f"CIFAR-10 lacks {', '.join(absent)} in {first.parent}: {len(train)} of 5 training "
+                f"batches are read. batches={len(train)} says that this is meant; the others can "
+                f"be had at {source.how(root)}",
+                stacklevel=3,
+            )
         labels_key, names_key = "labels", "label_names"
     else:
         first, test, meta = find_folder(root, source, ["train", "test", "meta"])

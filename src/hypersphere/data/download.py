@@ -64,9 +64,10 @@ def _transfer(remote: Remote, target: Path, progress: bool, attempts: int) -> No
                 raise MissingData(f"{remote.url} answers {error.code} {error.reason}") from None
         except OSError as error:  # no name, no route, refused, timed out, broken off
             if attempt == attempts - 1:
+                kept = f". What came is kept in {part}: run the same again to go on from there"
                 raise MissingData(
-                    f"{remote.url} could not be fetched: {getattr(error, 'reason', error)}. What "
-                    f"came so far is kept in {part}: run the same again to go on from there"
+                    f"{remote.url} could not be fetched: {getattr(error, 'reason', error)}"
+                    + (kept if part.exists() else "")
                 ) from None
         time.sleep(0.25 * 2**attempt)
     if remote.checksum is not None:
