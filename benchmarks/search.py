@@ -13,10 +13,11 @@ import sys
 
 import faiss
 import torch
-from harness import Row, measure, write
 from torch.nn.functional import normalize
 
 from hypersphere.evaluation import SearchIndex, identification, search
+
+from harness import Row, measure, write
 
 DIM, TOP = 512, 10
 

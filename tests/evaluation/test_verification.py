@@ -5,7 +5,6 @@ import math
 
 import pytest
 import torch
-from reference import evaluation as reference
 from sklearn.metrics import auc, roc_auc_score
 from sklearn.metrics import roc_curve as sklearn_roc
 
@@ -20,6 +19,8 @@ from hypersphere.evaluation import (
     verification,
 )
 from hypersphere.evaluation.protocols import exact_threshold
+
+from reference import evaluation as reference
 
 
 def make_pairs(n=200, dim=16, noise=1.0, flips=True):

@@ -1,4 +1,4 @@
-"""Evaluation straight from the definitions: loops over samples, thresholds and pairs, in float64."""
+"""Evaluation straight from the definitions: loops over samples, thresholds and pairs."""
 
 from __future__ import annotations
 

@@ -151,6 +151,8 @@ def _settings(transform: Any) -> str:
     """What tells one preprocessing from another; tensors by their values."""
     if transform is None:
         return "none"
+    if hasattr(transform, "fingerprint"):
+        return str(transform.fingerprint())
     parts = [type(transform).__qualname__, getattr(transform, "__qualname__", "")]
     for name, value in sorted(getattr(transform, "__dict__", {}).items()):
         shown = bytes(tensor_bytes(value)).hex() if isinstance(value, Tensor) else repr(value)
@@ -185,8 +187,24 @@ def load_features(path: str | Path) -> dict[str, Tensor]:
         import numpy as np
 
         with np.load(path, allow_pickle=False) as arrays:
-            return {name: torch.from_numpy(arrays[name]) for name in arrays.files}
+            loaded = {name: arrays[name] for name in arrays.files}
+        # Names of classes may lie beside the numbers.
+        return {k: torch.from_numpy(a) for k, a in loaded.items() if a.dtype.kind in "biuf"}
     raise ValueError(f"{path}: expected .npz or .safetensors; got {path.suffix or 'no ending'!r}")
+
+
+def load_names(path: str | Path) -> list[str]:
+    """A name per row: `names` (text, .npz only), or else `labels` as text; empty without both."""
+    if Path(path).suffix == ".npz":
+        import numpy as np
+
+        with np.load(path, allow_pickle=False) as arrays:
+            if "names" in arrays.files:
+                return [str(name) for name in arrays["names"]]
+    tensors = load_features(path)
+    if "labels" in tensors:
+        return [str(label) for label in tensors["labels"].tolist()]
+    return [""] * len(pick(tensors, "features", path))
 
 
 def pick(

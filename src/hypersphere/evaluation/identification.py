@@ -128,6 +128,38 @@ def identification(
     )
 
 
+def divide(
+    features: Tensor, labels: Tensor, unknown: float = 0.0
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """(probes, gallery, probe_ids, gallery_ids) from labelled features.
+
+    The first sample of each class is its gallery entry, the others are probes. The last `unknown`
+    share of the classes stays out of the gallery: all their samples are probes of strangers.
+
+    >>> x, y = torch.randn(6, 2), torch.tensor([0, 0, 1, 1, 2, 2])
+    >>> probes, gallery, probe_ids, gallery_ids = divide(x, y, unknown=0.34)
+    >>> gallery_ids.tolist(), probe_ids.tolist()
+    ([0, 1], [0, 1, 2, 2])
+    """
+    if not 0 <= unknown < 1:
+        raise ValueError(f"unknown: expected a share of the classes in [0, 1); got {unknown}")
+    labels = check_labels("labels", labels, len(features))
+    classes = labels.unique()
+    known = classes[: len(classes) - round(unknown * len(classes))]
+    order = labels.argsort(stable=True)
+    ordered = labels[order]
+    first = torch.ones_like(ordered, dtype=torch.bool)
+    first[1:] = ordered[1:] != ordered[:-1]
+    gallery = order[first & torch.isin(ordered, known)].sort().values
+    rest = torch.ones(len(labels), dtype=torch.bool)
+    rest[gallery] = False
+    if unknown == 0:  # a class of one sample has nothing to ask
+        rest &= torch.isin(labels, known)
+    if not bool(rest.any()):
+        raise ValueError("every class has one sample: no probe is left")
+    return features[rest], features[gallery], labels[rest], labels[gallery]
+
+
 def _sizes(sizes: Sequence[int] | None, available: int) -> list[int]:
     if sizes is None:
         powers = [10**e for e in range(1, 12) if 10**e < available]

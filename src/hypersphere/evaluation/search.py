@@ -61,7 +61,7 @@ def check_search(queries: Tensor, gallery: Tensor, k: int) -> None:
 
 def _search_some(queries: Tensor, gallery: Tensor, best: Tensor, rows: Tensor) -> None:
     """Fill `best` and `rows` (n, k) in place for a few queries."""
-    n, k = best.shape
+    n = len(best)
     size = max(16 * RUN, min(SCORES_AT_ONCE // n, 1 << 16) // RUN * RUN)
     # One column per query: for few queries this product is twice as fast as its transpose.
     scores = queries.new_empty(size, n)

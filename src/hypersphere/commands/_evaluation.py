@@ -1,0 +1,171 @@
+"""What `hypersphere evaluate` understands on its command line, and where its samples come from."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ..evaluation.runs import Samples, TrainedRun
+
+FEATURES_HELP = """arrays in a --features file (.npz or .safetensors), by kind:
+  verification    features_a, features_b, same [, fold]; or features, index (pairs), same [, fold];
+                  or features, labels with --all-pairs
+  identification  probes, gallery, probe_ids, gallery_ids [, distractors]; or features, labels
+                  (the first of each class is the gallery); unknown probe_ids with --open-set
+  classification  logits, labels; imbalance: logits, labels [, train_counts]
+  fewshot, geometry, retrieval    features, labels [, weight]
+  generative      logits [, features, real_features]
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(
+        prog="hypersphere evaluate",
+        description="Evaluate a trained run, or features saved by any program.",
+        epilog=FEATURES_HELP,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    kinds = top.add_subparsers(dest="kind", required=True, metavar="KIND")
+    for name, what in KINDS.items():
+        p = kinds.add_parser(
+            name,
+            help=what,
+            description=what,
+            epilog=FEATURES_HELP,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        p.add_argument("run", nargs="?", metavar="RUN", help="run folder of `hypersphere train`")
+        p.add_argument("--features", metavar="FILE", help="saved features instead of a run")
+        p.add_argument("--json", metavar="FILE", help="also write the result there")
+        p.add_argument("--data", metavar="NAME", help="a data set by name (default: the run's own)")
+        p.add_argument("--data-root", metavar="DIR", help="folder that holds the data sets")
+        p.add_argument("--part", default="test", help="train, test or validation (default: test)")
+        p.add_argument("--images", metavar="DIR", help="pictures in one folder per class")
+        p.add_argument("--limit", type=int, help="use so many samples, evenly spread")
+        p.add_argument("--batch-size", type=int, default=128)
+        p.add_argument("--no-cache", action="store_true", help="do not keep features in RUN/cache")
+        p.add_argument("--quiet", action="store_true", help="no progress")
+        OPTIONS.get(name, lambda _: None)(p)
+    return top
+
+
+KINDS = {
+    "verification": "same or different? accuracy, ROC, EER, TAR at FAR",
+    "identification": "who is it? rank-k among growing distractors, or DIR at FAR (--open-set)",
+    "classification": "error, per class, confusion, class means, confidence against hardness",
+    "robustness": "accuracy under FGSM, BIM, PGD, DeepFool; white box, or from --source RUN",
+    "fewshot": "5-way episodes: baseline, baseline++, nearest mean",
+    "geometry": "energies, angles, norms and rank of layers; scatter of features",
+    "retrieval": "recall@k, R-precision, MAP@R",
+    "imbalance": "error on the whole test set and on the rare classes",
+    "generative": "inception-style score and Frechet distance of --images by a run's classifier",
+}
+
+
+def _verification_options(p: argparse.ArgumentParser) -> None:
+    p.add_argument("--pairs", metavar="FILE", help="pairs.txt of LFW, or lines `a.jpg b.jpg 0|1`")
+    p.add_argument(
+        "--protocol", default="sphereface", help="sphereface, insightface, opensphere, plain"
+    )
+    p.add_argument("--folds", type=int, default=10)
+    p.add_argument("--pca", type=int, help="principal directions of the training folds to keep")
+    p.add_argument("--all-pairs", action="store_true", help="every pair of the labelled samples")
+    p.add_argument("--save", metavar="FILE", help="keep the features as .safetensors")
+
+
+def _identification_options(p: argparse.ArgumentParser) -> None:
+    p.add_argument("--ranks", type=int, nargs="+", default=[1, 5, 10])
+    p.add_argument("--sizes", type=int, nargs="+", help="numbers of distractors")
+    p.add_argument("--distractors", metavar="FILE|DIR", help="features, or a folder of pictures")
+    p.add_argument("--protocol", default="gallery", choices=["gallery", "megaface"])
+    p.add_argument("--backend", default="torch", choices=["torch", "faiss"])
+    p.add_argument("--open-set", action="store_true", help="reject the unknown: DIR at FAR")
+    p.add_argument(
+        "--unknown", type=float, default=0.5, help="share of classes kept out of the gallery"
+    )
+
+
+def _robustness_options(p: argparse.ArgumentParser) -> None:
+    p.add_argument("--attacks", nargs="+", default=["none", "fgsm", "bim"])
+    p.add_argument("--eps", type=float, default=8.0, help="in pixels of 255 (default 8)")
+    p.add_argument("--step", type=float, default=2.0, help="of BIM and PGD, in pixels of 255")
+    p.add_argument("--steps", type=int, help="default 20; DeepFool 50")
+    p.add_argument("--source", metavar="RUN", help="craft the examples on this run (transfer)")
+    p.add_argument("--training-loss", action="store_true", help="raise the head's own loss")
+
+
+def _fewshot_options(p: argparse.ArgumentParser) -> None:
+    p.add_argument("--method", nargs="+", default=["baseline", "baseline++"])
+    p.add_argument("--way", type=int, default=5)
+    p.add_argument("--shot", type=int, nargs="+", default=[1, 5])
+    p.add_argument("--queries", type=int, default=15)
+    p.add_argument("--episodes", type=int, default=600)
+    p.add_argument("--scale", type=float, default=2.0, help="of the cosine in baseline++")
+    p.add_argument("--seed", type=int, default=0)
+
+
+OPTIONS: dict[str, Callable[[argparse.ArgumentParser], object]] = {
+    "verification": _verification_options,
+    "identification": _identification_options,
+    "robustness": _robustness_options,
+    "fewshot": _fewshot_options,
+    "classification": lambda p: p.add_argument("--top", type=int, nargs="*", default=[]),
+    "retrieval": lambda p: p.add_argument("--ks", type=int, nargs="+", default=[1, 5, 10]),
+    "imbalance": lambda p: p.add_argument("--rare", type=int, nargs="+"),
+    "generative": lambda p: p.add_argument("--splits", type=int, default=10),
+}
+
+
+def open_run(options: argparse.Namespace) -> TrainedRun:
+    from ..evaluation.runs import TrainedRun
+
+    return TrainedRun.open(options.run)
+
+
+def read_samples(run: TrainedRun, options: argparse.Namespace) -> Samples:
+    """Samples of --images, of --data, or of the run's own data."""
+    if options.images:
+        samples = run.folder_samples(options.images)
+    elif options.data or options.part != "test":
+        name = options.data or run.config.data.name
+        samples = run.dataset_samples(name, options.data_root, options.part)
+    else:
+        samples = run.test_samples()
+    return samples.first(options.limit)
+
+
+def extract(run: TrainedRun, images: Any, options: argparse.Namespace, **how: Any) -> Tensor:
+    show = None if options.quiet else progress("features")
+    return run.extract(
+        images, batch_size=options.batch_size, cache=not options.no_cache, progress=show, **how
+    )
+
+
+def progress(what: str) -> Callable[[int, int], None]:
+    """A line on the terminal that counts; silent where nobody watches."""
+
+    def show(done: int, total: int) -> None:
+        if sys.stderr.isatty():
+            end = "\n" if done >= total else ""
+            print(f"\r{what} {done:,} / {total:,}", end=end, file=sys.stderr, flush=True)
+
+    return show
+
+
+def features_and_labels(options: argparse.Namespace) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    """(features, labels, all arrays) from a file, or from a run's samples."""
+    from ..evaluation.features import load_features, pick
+
+    if options.features:
+        arrays = load_features(options.features)
+        found = (pick(arrays, name, options.features) for name in ("features", "labels"))
+        features, labels = found
+        return features, labels, arrays
+    run = open_run(options)
+    samples = read_samples(run, options)
+    return extract(run, samples.images, options), samples.labels, {}

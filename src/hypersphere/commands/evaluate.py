@@ -1,0 +1,291 @@
+"""`hypersphere evaluate KIND [RUN] [options]`: from a run folder, or from saved features."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from ._evaluation import (
+    extract,
+    features_and_labels,
+    open_run,
+    parser,
+    progress,
+    read_samples,
+)
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ..evaluation.results import Result
+    from ..evaluation.runs import TrainedRun
+
+
+def main(argv: Sequence[str]) -> int:
+    options = parser().parse_args(list(argv))
+    try:
+        if options.run is None and options.features is None:
+            raise ValueError("say what to evaluate: a run folder, or --features FILE")
+        results = COMMANDS[options.kind](options)
+    except (ValueError, FileNotFoundError, NotADirectoryError) as error:
+        print(f"hypersphere evaluate {options.kind}: {error}", file=sys.stderr)
+        return 1
+    for number, result in enumerate(results):
+        print(("\n" if number else "") + str(result))
+    if options.json:
+        path = results[0].to_json(options.json)
+        for number, result in enumerate(results[1:], 2):
+            result.to_json(path.with_name(f"{path.stem}-{number}{path.suffix}"))
+    return 0
+
+
+def verification(options: argparse.Namespace) -> list[Result]:
+    import torch
+
+    from ..evaluation import all_pairs, read_pairs, save_tensors
+    from ..evaluation import verification as verify
+    from ..evaluation.features import load_features, pick
+
+    settings = {"protocol": options.protocol, "pca": options.pca}
+    if options.all_pairs:
+        features, labels, _ = features_and_labels(options)
+        return [all_pairs(features, labels)]
+    if options.features:
+        arrays, where = load_features(options.features), options.features
+        same, folds = pick(arrays, "same", where), arrays.get("fold", options.folds)
+        if "features" in arrays:
+            table, index = arrays["features"], pick(arrays, "index", where, ["pairs"])
+            return [verify(table, table, same, index=index, folds=folds, **settings)]
+        a, b = (pick(arrays, name, where) for name in ("features_a", "features_b"))
+        return [verify(a, b, same, folds=folds, **settings)]
+    run = open_run(options)
+    flips = options.protocol != "plain"
+    if options.pairs:
+        listed = read_pairs(options.pairs, options.images, options.folds)
+        images, index, same, fold = run.read(listed.paths), listed.index, listed.same, listed.fold
+    else:
+        if options.data:
+            from .. import data
+
+            pairs = data.load(options.data, options.data_root).pairs
+        else:
+            pairs = run.loaders.split.pairs
+        if pairs is None:
+            raise ValueError("the data has no list of pairs: give --pairs FILE, or --all-pairs")
+        images, same, fold = pairs.dataset, pairs.same, pairs.fold
+        index = torch.stack([pairs.first, pairs.second], 1)
+    features = extract(run, images, options, flips=flips)
+    if options.save:
+        kept = {"features": features, "index": index, "same": same.to(torch.uint8), "fold": fold}
+        save_tensors(options.save, kept)
+    return [verify(features, features, same, index=index, folds=fold, **settings)]
+
+
+def identification(options: argparse.Namespace) -> list[Result]:
+    from ..evaluation import identification as identify
+    from ..evaluation import load_features, open_set_identification
+    from ..evaluation.features import pick
+    from ..evaluation.identification import divide
+
+    arrays = load_features(options.features) if options.features else {}
+    distractors = arrays.get("distractors")
+    run = open_run(options) if options.run else None
+    if options.distractors:
+        distractors = _distractors(options, run)
+    if "probes" in arrays:
+        names = ("probes", "gallery", "probe_ids", "gallery_ids")
+        probes, gallery, probe_ids, gallery_ids = (
+            pick(arrays, name, options.features) for name in names
+        )
+    else:
+        features, labels, _ = features_and_labels(options)
+        probes, gallery, probe_ids, gallery_ids = divide(
+            features, labels, options.unknown if options.open_set else 0.0
+        )
+    if options.open_set:
+        return [
+            open_set_identification(
+                probes, gallery, probe_ids, gallery_ids, backend=options.backend
+            )
+        ]
+    return [
+        identify(
+            probes,
+            gallery,
+            probe_ids,
+            gallery_ids,
+            distractors,
+            options.ranks,
+            sizes=options.sizes,
+            protocol=options.protocol,
+            backend=options.backend,
+        )
+    ]
+
+
+def _distractors(options: argparse.Namespace, run: TrainedRun | None) -> Tensor:
+    from pathlib import Path
+
+    from ..evaluation.features import load_features, pick
+
+    path = Path(options.distractors)
+    if not path.is_dir():
+        return pick(load_features(path), "features", path, ["distractors"])
+    if run is None:
+        raise ValueError("--distractors of pictures needs a RUN to extract their features")
+    from ..data.images import list_pictures
+
+    pictures = list_pictures(path)
+    if not pictures:
+        raise FileNotFoundError(f"no pictures in {path}")
+    return extract(run, run.read(pictures), options)
+
+
+def classification(options: argparse.Namespace) -> list[Result]:
+    from ..evaluation import class_mean_cosines, confidence_and_hardness, load_features
+    from ..evaluation import classification as classify
+    from ..evaluation.features import pick
+
+    if options.features:
+        arrays = load_features(options.features)
+        logits, labels = (pick(arrays, name, options.features) for name in ("logits", "labels"))
+        results: list[Result] = [classify(logits, labels, options.top)]
+        if "features" in arrays:
+            results.append(class_mean_cosines(arrays["features"], labels))
+        return results
+    run = open_run(options)
+    samples = read_samples(run, options)
+    logits = extract(run, samples.images, options, logits=True)
+    features = extract(run, samples.images, options)
+    results = [
+        classify(logits, samples.labels, options.top, samples.classes),
+        class_mean_cosines(features, samples.labels),
+    ]
+    weight = getattr(run.model.head, "weight", None)
+    if weight is not None and weight.shape[1] == features.shape[1]:
+        results.append(confidence_and_hardness(features, samples.labels, weight, logits))
+    return results
+
+
+def robustness(options: argparse.Namespace) -> list[Result]:
+    from ..evaluation import robustness as attack_all
+    from ..evaluation import training_loss
+    from ..evaluation.attacks import cross_entropy
+    from ..evaluation.features import batches
+    from ..evaluation.runs import TrainedRun
+
+    if options.run is None:
+        raise ValueError("attacks need the model: give a run folder")
+    run = open_run(options)
+    source = TrainedRun.open(options.source) if options.source else None
+    samples = read_samples(run, options)
+    show = progress("attacked")
+    result = attack_all(
+        run.model,
+        batches(samples.images, samples.labels, run.transform, options.batch_size),
+        options.attacks,
+        options.eps / 255,
+        source=source.model if source else None,
+        source_normalize=source.normalize if source else None,
+        normalize=run.normalize,
+        step=options.step / 255,
+        steps=options.steps,
+        loss=training_loss if options.training_loss else cross_entropy,
+        progress=None if options.quiet else lambda done: show(done, len(samples)),
+    )
+    return [result]
+
+
+def fewshot(options: argparse.Namespace) -> list[Result]:
+    from ..evaluation import fewshot as episodes
+
+    features, labels, _ = features_and_labels(options)
+    return [
+        episodes(
+            features,
+            labels,
+            method,
+            way=options.way,
+            shot=shot,
+            queries=options.queries,
+            episodes=options.episodes,
+            scale=options.scale,
+            seed=options.seed,
+        )
+        for method in options.method
+        for shot in options.shot
+    ]
+
+
+def geometry(options: argparse.Namespace) -> list[Result]:
+    from ..evaluation import geometry as measure
+
+    features, labels, arrays = features_and_labels(options)
+    model = open_run(options).model if options.run else None
+    return [measure(model, features, labels, arrays.get("weight"))]
+
+
+def retrieval(options: argparse.Namespace) -> list[Result]:
+    from ..evaluation import retrieval as retrieve
+
+    features, labels, _ = features_and_labels(options)
+    return [retrieve(features, labels, options.ks)]
+
+
+def imbalance(options: argparse.Namespace) -> list[Result]:
+    from ..evaluation import imbalance as measure
+    from ..evaluation.features import load_features, pick
+
+    if options.features:
+        arrays = load_features(options.features)
+        logits, labels = (pick(arrays, name, options.features) for name in ("logits", "labels"))
+        return [measure(logits, labels, options.rare, arrays.get("train_counts"))]
+    run = open_run(options)
+    samples = read_samples(run, options)
+    logits = extract(run, samples.images, options, logits=True)
+    counts = run.loaders.split.train.counts()
+    return [measure(logits, samples.labels, options.rare, counts)]
+
+
+def generative(options: argparse.Namespace) -> list[Result]:
+    from ..evaluation import frechet_distance, inception_score
+    from ..evaluation.features import load_features, pick
+
+    if options.features:
+        arrays = load_features(options.features)
+        results: list[Result] = [
+            inception_score(pick(arrays, "logits", options.features), options.splits)
+        ]
+        if "real_features" in arrays:
+            made = pick(arrays, "features", options.features)
+            results.append(frechet_distance(made, arrays["real_features"]))
+        return results
+    if not options.images:
+        raise ValueError("give the generated pictures: --images DIR")
+    from ..data.images import list_pictures
+
+    run = open_run(options)
+    pictures = list_pictures(options.images)
+    if not pictures:
+        raise FileNotFoundError(f"no pictures in {options.images}")
+    made, real = run.read(pictures), run.test_samples()
+    logits = extract(run, made, options, logits=True)
+    return [
+        inception_score(logits, min(options.splits, len(logits))),
+        frechet_distance(extract(run, made, options), extract(run, real.images, options)),
+    ]
+
+
+COMMANDS: dict[str, Callable[[argparse.Namespace], list[Result]]] = {
+    "verification": verification,
+    "identification": identification,
+    "classification": classification,
+    "robustness": robustness,
+    "fewshot": fewshot,
+    "geometry": geometry,
+    "retrieval": retrieval,
+    "imbalance": imbalance,
+    "generative": generative,
+}
