@@ -66,6 +66,7 @@ def test_every_network_can_be_exported(name):
     torch.testing.assert_close(exported(*inputs), net(*inputs))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["cnn9", "resnet20", "sphereface20", "mlp", "pointnet"])
 def test_export_with_a_free_batch(name):
     net = small(name).eval()

@@ -192,6 +192,7 @@ def _convolutions_only(layer, *arguments, **options):
     return hs.layers.DecoupledConv2d(*arguments, **options, magnitude="sphere")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("operator", ["sphere", "tanh"])
 @pytest.mark.parametrize(
     ("name", "size"), [("cnn9", CNN), ("resnet20", {**RESNET, "shortcut": "identity"})]

@@ -85,7 +85,8 @@ class Style:
         from ..layers import SigmoidAngular
 
         given = {} if self.k is None else {"k": self.k}
-        return SigmoidAngular(**given, learnable=bool(self.learn_k), share=self.learn_k or "layer")
+        share: Any = self.learn_k or "layer"
+        return SigmoidAngular(**given, learnable=bool(self.learn_k), share=share)
 
     @property
     def plain(self) -> bool:

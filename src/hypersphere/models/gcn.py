@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -45,7 +46,7 @@ def normalized_adjacency(edges: Tensor, nodes: int, dtype: torch.dtype | None = 
 class GCN(Backbone):
     """A^ ReLU(A^ X W0) W1 without the softmax (Eq. E.24).
 
-    Inputs X (n, in_channels) and A^ (n, n), sparse or dense, from `normalized_adjacency`. Since
+    Inputs X (n, in_channels) and A^ (n, n) from `normalized_adjacency`, sparse or dense. Since
     A^ (H W1) = (A^ H) W1, the last layer's weights are those of a head without bias: by default
     the network returns the features A^ ReLU(A^ X W0), (n, widths[-1]), and
     ``SoftmaxHead(16, classes, bias=False)`` makes it the two-layer GCN. With ``features=d`` it
@@ -90,10 +91,25 @@ class GCN(Backbone):
                 f"GCN expects node features (n, {given}) and an adjacency matrix (n, n); got "
                 f"{tuple(x.shape)} and {tuple(adjacency.shape)}"
             )
-        x = x.to_dense() if x.layout != torch.strided else x
         for layer, after in zip(self.hidden, self.after, strict=True):
-            x = after(adjacency @ layer(self.dropout(x)))
+            x = after(adjacency @ self._dropped(x, layer))
         return adjacency @ self.output(self.dropout(x))
+
+    def _dropped(self, x: Tensor, layer: nn.Module) -> Tensor:
+        """layer(dropout(x)). Bags of words are nearly all zeros, so sparse ones stay sparse."""
+        if x.layout == torch.strided:
+            return layer(self.dropout(x))
+        x = x.to_sparse_coo().coalesce()
+        kept = torch.sparse_coo_tensor(
+            x.indices(),
+            self.dropout(x.values()),
+            x.shape,
+            is_coalesced=True,
+            check_invariants=False,  # those of x
+        )
+        weight: Any = layer.weight
+        plain = type(layer).forward is nn.Linear.forward  # also when rotated
+        return torch.sparse.mm(kept, weight.t()) if plain else layer(kept.to_dense())
 
     def example_inputs(self, batch: int = 2) -> tuple[Tensor, ...]:
         """`batch` nodes, each joined with every other: all entries of A^ are equal."""
