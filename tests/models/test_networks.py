@@ -231,6 +231,17 @@ def test_errors_say_what_to_do(call, message):
         call()
 
 
+@pytest.mark.parametrize("name", ["cnn9", "resnet20", "sphereface20", "pointnet_tnet", "pointnet2"])
+def test_bfloat16(name):
+    net = small(name).eval()
+    inputs = example(net, 2)
+    exact = net(*inputs)
+    rough = net.bfloat16()(*(x.bfloat16() for x in inputs))
+    assert rough.dtype == torch.bfloat16 and rough.isfinite().all()
+    if name != "pointnet2":  # there the rounded points may fall into other groups
+        assert (rough - exact).abs().max() <= 0.1 * exact.abs().max() + 0.02
+
+
 def test_any_image_size_where_the_maps_are_averaged():
     for name in ("resnet20", "resnet18_modified"):
         net = small(name).eval()

@@ -50,7 +50,10 @@ def ball_query(points: Tensor, centers: Tensor, radius: float, count: int) -> Te
     """
     number = points.shape[1]
     # Not |a|^2 + |b|^2 - 2 a.b: a point must be found inside its own ball whatever the rounding.
-    distance = torch.cdist(centers, points, compute_mode="donot_use_mm_for_euclid_dist")
+    wide = torch.promote_types(points.dtype, torch.float32)
+    distance = torch.cdist(
+        centers.to(wide), points.to(wide), compute_mode="donot_use_mm_for_euclid_dist"
+    )
     order = torch.arange(number, device=points.device).expand(distance.shape)
     found = order.masked_fill(distance >= radius, number)
     found = found.topk(min(count, number), dim=2, largest=False, sorted=True).values
