@@ -165,7 +165,7 @@ def test_learned_radius(magnitude, weighted):
     torch.testing.assert_close(layer(x), want)
     torch.testing.assert_close(layer.radius.detach(), (0.8 * running).expand(4))
     layer.train()(x).square().sum().backward()
-    assert layer.operator.magnitude.rho.raw.grad.abs().min() > 0
+    assert layer.operator.magnitude.rho.raw.grad.abs().max() > 0
 
 
 def test_learned_radius_makes_the_layer_free_of_scale():

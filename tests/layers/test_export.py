@@ -1,0 +1,140 @@
+"""torch.compile in one graph, torch.export, ONNX, checkpointing, several processes, memory."""
+
+import copy
+import warnings
+
+import pytest
+import torch
+from torch import distributed, multiprocessing, nn
+
+from hypersphere import layers as hl
+
+OPERATORS = {
+    "sphere cosine": {},
+    "sphere linear": {"angular": "linear"},
+    "tanh sigmoid, learned": {"magnitude": "tanh", "angular": hl.SigmoidAngular(learnable=True)},
+    "segmented square cosine": {"magnitude": "segmented", "angular": "square_cosine"},
+    "log, rescaled": {"magnitude": "log", "rescale": True},
+    "ball, weighted": {"magnitude": "ball", "weighted": "nonlinear"},
+}
+
+
+def network():
+    """All of them in one net, so that one compilation meets them all."""
+    layers = [
+        hl.DecoupledConv2d(4, 4, 3, padding=1, groups=1 + i % 2, bias=True, **operator)
+        for i, operator in enumerate(OPERATORS.values())
+    ]
+    return nn.Sequential(*layers, nn.Flatten(), hl.MixLinear(4 * 36, 3, angular="linear"))
+
+
+def gradients(net, call, x):
+    x = x.clone().requires_grad_()
+    out = call(x)
+    wanted = [x, *net.parameters()]
+    return out, torch.autograd.grad(out.square().sum(), wanted)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # the compiler's own
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_compiled_in_one_graph(backend):
+    """Every operator through the tracer; through the C++ compiler, which takes its time, one."""
+    net = network()
+    x = torch.randn(3, 4, 6, 6)
+    if backend == "inductor":
+        net = net[2]
+    twin = copy.deepcopy(net)
+    want, want_gradients = gradients(net, net, x)
+    call = torch.compile(twin, fullgraph=True, backend=backend)
+    got, got_gradients = gradients(twin, call, x)
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+    for a, b in zip(got_gradients, want_gradients, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
+    for (name, a), b in zip(twin.named_buffers(), net.buffers(), strict=True):
+        torch.testing.assert_close(a, b, msg=name)  # the running means moved, too
+
+
+@pytest.mark.slow
+def test_torch_export_and_onnx(tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    net = network().eval()
+    x = torch.randn(3, 4, 6, 6)
+    with torch.no_grad():
+        want = net(x)
+    program = torch.export.export(net, (x,))
+    torch.testing.assert_close(program.module()(x), want, rtol=1e-5, atol=1e-6)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the exporter's own
+        onnx_program = torch.onnx.export(net, (x,), dynamo=True, verbose=False)
+        onnx_program.save(tmp_path / "net.onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "net.onnx")
+    (got,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
+    torch.testing.assert_close(torch.from_numpy(got), want, rtol=1e-4, atol=1e-5)
+
+
+def test_activation_checkpointing():
+    net = nn.Sequential(hl.SphereConv2d(3, 4, 3, padding=1), nn.ReLU(inplace=True))
+    x = torch.randn(2, 3, 6, 6)
+    want = gradients(net, net, x)[1]
+    got = gradients(
+        net, lambda x: torch.utils.checkpoint.checkpoint(net, x, use_reentrant=False), x
+    )[1]
+    for a, b in zip(got, want, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_saves_one_output_beyond_the_convolution(name):
+    filters = 16
+    layer = hl.DecoupledConv2d(16, filters, 3, padding=1, **OPERATORS[name])
+    x = torch.randn(8, 16, 24, 24, requires_grad=True)
+    kept = {}
+
+    def pack(tensor):
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        out = layer(x)
+    for own in (x, *layer.parameters()):
+        kept.pop(own.untyped_storage().data_ptr(), None)
+    output = out.untyped_storage().nbytes()
+    # One output, and norms of one channel (twice where the batch mean is needed), and the filters.
+    assert sum(kept.values()) <= output * (1 + 3 / filters)
+
+
+def _synchronised(rank, address, x, state, results):
+    distributed.init_process_group("gloo", init_method=address, rank=rank, world_size=2)
+    layer = hl.TanhConv2d(3, 4, 3, magnitude=hl.TanhMagnitude(sync=True))
+    layer.load_state_dict(state)
+    mine = x[[0]] if rank == 0 else x[1:]  # unequal shares: 1 and 2 images
+    mine.requires_grad_()
+    out = layer(mine)
+    (out * torch.arange(1.0, 5.0)[:, None, None]).sum().backward()
+    gradient = layer.weight.grad
+    distributed.all_reduce(gradient)
+    results[rank] = (out.detach(), mine.grad, gradient, layer.operator.magnitude.running.mean)
+    distributed.destroy_process_group()
+
+
+@pytest.mark.slow
+def test_synchronised_over_processes(tmp_path):
+    """A batch split over two processes gives the outputs and gradients of the whole batch."""
+    layer = hl.TanhConv2d(3, 4, 3)
+    x = torch.randn(3, 3, 6, 6)
+    state = copy.deepcopy(layer.state_dict())
+    with multiprocessing.Manager() as manager:
+        results = manager.dict()
+        address = f"file://{tmp_path}/rendezvous"
+        multiprocessing.spawn(_synchronised, (address, x, state, results), nprocs=2)
+        (out0, grad0, weight0, mean0), (out1, grad1, _, mean1) = results[0], results[1]
+    x.requires_grad_()
+    out = layer(x)
+    (out * torch.arange(1.0, 5.0)[:, None, None]).sum().backward()
+    torch.testing.assert_close(torch.cat([out0, out1]), out)
+    torch.testing.assert_close(torch.cat([grad0, grad1]), x.grad)
+    torch.testing.assert_close(weight0, layer.weight.grad)
+    torch.testing.assert_close(mean0, layer.operator.magnitude.running.mean)
+    assert mean0 == mean1
