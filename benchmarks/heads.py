@@ -9,6 +9,7 @@ scores instead of keeping them.
 
 from __future__ import annotations
 
+import math
 import sys
 import warnings
 from collections.abc import Callable
@@ -53,7 +54,7 @@ def without_gradient(head: torch.nn.Module, run: Callable[[], None]) -> Callable
 def against_peers() -> list[Row]:
     from pytorch_metric_learning.losses import ArcFaceLoss
 
-    head = ArcFaceHead(DIM, CLASSES)
+    head = ArcFaceHead(DIM, CLASSES, m=math.radians(28.6))  # the peer's default
     peer = ArcFaceLoss(CLASSES, DIM)
     with torch.no_grad():
         peer.W.copy_(head.weight.T)

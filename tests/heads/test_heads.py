@@ -342,3 +342,22 @@ def test_contract():
 
 def _without_margin(settings):
     return {k: v for k, v in settings.items() if k not in ("m", "shift", "subtract")}
+
+
+@pytest.mark.parametrize("learnable", [False, True])
+def test_activations_of_the_layers_serve_heads(learnable):
+    from hypersphere.layers import CosineAngular, SigmoidAngular
+
+    x, y = torch.randn(5, DIM), torch.randint(CLASSES, (5,))
+    head = heads.GASoftmaxHead(DIM, CLASSES, 3, SigmoidAngular(k=0.3, learnable=learnable))
+    same = heads.GASoftmaxHead(DIM, CLASSES, 3, "sigmoid", k=0.3)
+    with torch.no_grad():
+        same.weight.copy_(head.weight)
+    torch.testing.assert_close(head.loss(x, y), same.loss(x, y))
+    torch.testing.assert_close(head(x, y), same(x, y))
+    head.loss(x, y).backward()
+    if learnable:
+        (k,) = head.angular.parameters()
+        assert k.grad.abs() > 0
+    cosine = heads.WSoftmaxHead(DIM, CLASSES, CosineAngular())
+    torch.testing.assert_close(cosine.loss(x, y), F.cross_entropy(cosine(x, y), y))

@@ -23,7 +23,8 @@ class MarginHead(nn.Module):
     scale: s is |x| (None) or a number; `learn_scale` makes the number a parameter, kept positive.
     keep_weight_norm: n_j = |w_j|, else 1.
     angular, k, learn_k: g, as in the layers: "linear", "cosine", "sigmoid" (with its k),
-    "square_cosine", or any callable of cos(theta).
+    "square_cosine", any callable of cos(theta), or one of the layers' activations, such as
+    `SigmoidAngular(k=0.3, learnable=True)`: a learned k is one for the whole head.
     margin: a `Margin`, any callable psi of cos(theta), or None. `check_margin` knows the rule
     that a psi has to obey.
     bias: b_j, else none.
@@ -83,7 +84,8 @@ class MarginHead(nn.Module):
             check_kind(angular, k)
         if gradient not in get_args(Gradient):
             raise ValueError(f"gradient must be one of {get_args(Gradient)}, got {gradient!r}")
-        if gradient == "caffe" and (keep_weight_norm or scale is not None or angular != "cosine"):
+        kind = getattr(angular, "kind", angular)
+        if gradient == "caffe" and (keep_weight_norm or scale is not None or kind != "cosine"):
             raise ValueError(
                 "gradient='caffe' is the released A-Softmax layer: unit weights, scale=None (|x|) "
                 "and the cosine; use 'exact' or 'detached' here"
@@ -123,9 +125,11 @@ class MarginHead(nn.Module):
     @property
     def k(self) -> Tensor | None:
         """Curvature of the sigmoid activation; None for its default."""
+        own = getattr(self.angular, "k", None)
+        k = own() if callable(own) else self._k
         if self.log_k is not None:
-            return self.log_k.exp()
-        return None if self._k is None else torch.full_like(self.weight[0, 0], self._k).detach()
+            k = self.log_k.exp()
+        return self.weight.detach().new_tensor(k) if isinstance(k, (int, float)) else k
 
     def forward(self, features: Tensor, labels: Tensor | None = None) -> Tensor:
         """(B, C) scores: without labels for inference, with labels (B,) to train on."""
@@ -184,7 +188,7 @@ class MarginHead(nn.Module):
             "scale": self.scale,
             "unit": not self.keep_weight_norm,
             "bias": self.bias,
-            "kind": self.angular,
+            "kind": getattr(self.angular, "kind", self.angular),
             "k": self.k,
         }
 
@@ -200,7 +204,8 @@ class MarginHead(nn.Module):
         parts = [f"in_features={self.in_features}, num_classes={self.num_classes}, scale={scale}"]
         parts += ["learn_scale=True"] if self.log_scale is not None else []
         parts += ["keep_weight_norm=True"] if self.keep_weight_norm else []
-        parts += [f"angular={self.angular}"] if self.angular != "cosine" else []
+        named = isinstance(self.angular, str) and self.angular != "cosine"
+        parts += [f"angular={self.angular}"] if named else []
         parts += [f"margin={self.margin}"] if not is_trivial(self.margin) else []
         parts += ["bias=True"] if self.bias is not None else []
         parts += [f"gradient={self.gradient}"] if self.gradient != "exact" else []
