@@ -65,7 +65,7 @@ class Report:
                 f"{item.name:{width}} {item.role:6} {count:>9} {item.dim:>6} {item.factor:>8.3g} "
                 f"{item.value:>12.6g} {item.smallest_angle:>6.1f}°"
             )
-        return "\n".join([*lines, f"{'total':{width}} {'':33} {self.total:>12.6g}"])
+        return "\n".join([*lines, f"{'total':{width}} {'':32} {self.total:>12.6g}"])
 
 
 class WeightRegularizer(nn.Module):
