@@ -126,9 +126,9 @@ def main() -> int:
     augmented = BatchLoader(
         cifar, 128, augment=augmentation("cifar"), normalize=Normalize.fit(cifar, "channel")
     )
-    cnn = hs.models.create("cnn9", in_channels=3, widths=(64, 128, 256), features=256)
-    tables["CIFAR-10, batch 128, pad + crop + flip + normalize, CNN-9"] = against_step(
-        augmented, cnn, cnn.out_features, 0.02, 5
+    cnn = hs.models.create("cnn9", in_channels=3, widths=(16, 32, 64), features=64)
+    tables["CIFAR-10, batch 128, pad + crop + flip + normalize, CNN-9 (16/32/64)"] = against_step(
+        augmented, cnn, cnn.out_features, 0.02, 7
     )
     tables["An epoch of 10,000 MNIST pictures"] = against_dataloader(plain, mnist)
     rates = []
