@@ -18,6 +18,7 @@ COMMANDS = {
     "gallery": "enroll, identify and verify people or things by their features",
     "points": "spread points on a sphere: Thomson, Whyte and Tammes configurations",
     "models": "the networks by name",
+    "data": "the data sets: list, fetch, check",
     "recipes": "the shipped configs, with the dissertation's numbers beside",
 }
 
