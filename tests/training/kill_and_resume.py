@@ -1,7 +1,8 @@
 """Kills a training run at random times until it is through, then compares it with one left alone.
 
-A process of its own: it imports once and forks a fresh child for every attempt, so that a kill costs
-milliseconds. Arguments: folder, seed, number of kills. Prints a JSON line with what happened.
+A process of its own: it imports once and forks a fresh child for every attempt, so that a kill
+costs milliseconds. Arguments: folder, seed, number of kills. Prints a JSON line with what
+happened.
 """
 
 import json
@@ -21,7 +22,9 @@ from hypersphere.training.config import DataConfig, TrainConfig
 
 
 def config():
-    """Everything that has a state: dropout-like noise, augmentation, annealing, projections, plateau."""
+    """Everything that has a state: dropout-like noise, augmentation, annealing, projections,
+    plateau.
+    """
     train = TrainConfig(steps=40, log_every=5, test_every=7, checkpoint_every=2, quiet=True)
     return small_config(
         data=DataConfig(batch_size=32, share=0.3, test_share=0.3, augment="cifar"),

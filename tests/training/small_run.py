@@ -1,4 +1,6 @@
-"""A run that takes a second: a tiny network on the embedded digits, with every kind of state in it."""
+"""A run that takes a second: a tiny network on the embedded digits, with every kind of state in
+it.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ from hypersphere.training.config import DataConfig, OptimizerConfig, ScheduleCon
 
 
 def small_config(**changes: Any) -> Config:
-    """Digits, cnn3 of width 4, annealed A-Softmax, Adam, plateau schedule; `changes` replace sections."""
+    """Digits, cnn3 of width 4, annealed A-Softmax, Adam, plateau schedule; `changes` replace
+    sections.
+    """
     settings: dict[str, Any] = {
         "data": DataConfig(batch_size=32, share=0.3, test_share=0.3),
         "model": {"name": "cnn3", "widths": [4, 4, 4], "features": 8, "operator": "tanh"},

@@ -35,12 +35,18 @@ def tiny_task(fabric, lr=0.1, samples=64, batch=16, optimizer="sgd"):
     torch.manual_seed(0)
     x = torch.randn(samples, 1, 2, 2)
     data = ArrayDataset(x, (x.mean((1, 2, 3)) > 0).long(), ["a", "b"])
-    net = models.Classifier(models.create("mlp", in_channels=1, image_size=2, widths=(4, 4)), nn.Linear(4, 2))
+    net = models.Classifier(
+        models.create("mlp", in_channels=1, image_size=2, widths=(4, 4)), nn.Linear(4, 2)
+    )
     module = fabric.setup_module(ClassifierLoss(net))
     made = make_optimizer(net, optimizer, lr=lr)
-    player = Player(module, fabric.setup_optimizers(made), schedules.LearningRate(made, schedules.constant()))
+    player = Player(
+        module, fabric.setup_optimizers(made), schedules.LearningRate(made, schedules.constant())
+    )
     loader = BatchLoader(data, batch, normalize=None, drop_last=True)
-    return Classification(net, player, loader, BatchLoader(data, 64, normalize=None, shuffle=False), fabric)
+    return Classification(
+        net, player, loader, BatchLoader(data, 64, normalize=None, shuffle=False), fabric
+    )
 
 
 def fit_tiny(fabric, folder, task=None, hooks=(), **settings):
@@ -104,7 +110,11 @@ def test_hooks_are_called_in_order(fabric, tmp_path):
 
             def method(run, *arguments):
                 calls.append(name)
-                return {"change_batch": arguments[0] if arguments else None, "terms": {}, "log": {}}.get(name)
+                return {
+                    "change_batch": arguments[0] if arguments else None,
+                    "terms": {},
+                    "log": {},
+                }.get(name)
 
             return method
 
@@ -169,7 +179,7 @@ def test_nan_weights_batches_and_terms_are_told_apart(fabric, tmp_path):
 def test_signals_save_and_stop_and_resume_goes_on(fabric, tmp_path, number):
     class Signal:
         def after_update(self, run):
-            if run.step == 2 and not run.folder.path.name == "whole":
+            if run.step == 2 and run.folder.path.name != "whole":
                 signal.raise_signal(number)
 
     whole = tiny_task(fabric)
@@ -178,7 +188,14 @@ def test_signals_save_and_stop_and_resume_goes_on(fabric, tmp_path, number):
     stopped = fit_tiny(fabric, tmp_path / "run", task, hooks=[Signal()])
     assert stopped.interrupted == number and stopped.step == 3
     again = tiny_task(fabric)
-    fit(again, RunFolder(tmp_path / "run"), fabric, Settings(6, log_every=2, quiet=True), [Signal()], True)
+    fit(
+        again,
+        RunFolder(tmp_path / "run"),
+        fabric,
+        Settings(6, log_every=2, quiet=True),
+        [Signal()],
+        True,
+    )
     for a, b in zip(whole.model.parameters(), again.model.parameters(), strict=True):
         assert torch.equal(a, b)
     lines = [(tmp_path / d / "metrics.jsonl").read_text().splitlines() for d in ("whole", "run")]

@@ -37,9 +37,9 @@ def test_equal_to_torch(ours, theirs):
 def test_text_of_3_4():
     """0.001, divided by 10 at 34K and 54K iterations."""
     factor = S.steps([34_000, 54_000])
-    assert [0.001 * factor(t) for t in (0, 33_999, 34_000, 53_999, 54_000, 64_000)] == pytest.approx(
-        [1e-3, 1e-3, 1e-4, 1e-4, 1e-5, 1e-5]
-    )
+    assert [
+        0.001 * factor(t) for t in (0, 33_999, 34_000, 53_999, 54_000, 64_000)
+    ] == pytest.approx([1e-3, 1e-3, 1e-4, 1e-4, 1e-5, 1e-5])
 
 
 def test_warmup_ends_at_the_base_rate():

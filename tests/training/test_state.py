@@ -32,7 +32,9 @@ def test_any_plain_state_survives_json(state):
 @pytest.mark.parametrize("make", [torch.optim.Adam, torch.optim.SGD])
 def test_optimizer_state_survives(make):
     net = torch.nn.Linear(3, 2)
-    optimizer = make(net.parameters(), lr=0.1, **({"momentum": 0.9} if make is torch.optim.SGD else {}))
+    optimizer = make(
+        net.parameters(), lr=0.1, **({"momentum": 0.9} if make is torch.optim.SGD else {})
+    )
     net(torch.randn(4, 3)).sum().backward()
     optimizer.step()
     tree, tensors = pack(optimizer.state_dict())
@@ -52,7 +54,7 @@ def test_random_generators_go_on_where_they_were():
     tree, tensors = pack(rng_state())
 
     def draw():
-        return random.random(), np.random.rand(), float(torch.rand(())), random.gauss(0, 1)
+        return random.random(), np.random.rand(), float(torch.rand(())), random.gauss(0, 1)  # noqa: NPY002
 
     first = draw()
     draw()

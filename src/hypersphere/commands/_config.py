@@ -2,15 +2,17 @@
 
     hypersphere train FILE.yaml[:variant,variant...] [--section.key value ...]
 
-A file may name a `base` file it builds on and carry `variants`, named sets of changes; both are merged key by
-key, and null removes a key. The names in the merged settings decide which options exist (each head has its
-own), then jsonargparse checks every value against the type in the constructor's signature.
+A file may name a `base` file it builds on and carry `variants`, named sets of changes; both are
+merged key by key, and null removes a key. The names in the merged settings decide which options
+exist (each head has its own), then jsonargparse checks every value against the type in the
+constructor's signature.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -20,7 +22,7 @@ from hypersphere._optional import require
 from hypersphere.training.config import Config
 from hypersphere.training.parts import REQUIRED, options, unknown_name
 
-__all__ = ["ConfigError", "read", "load_file", "dump", "split_spec"]
+__all__ = ["ConfigError", "dump", "load_file", "read", "split_spec"]
 
 FIXED = (
     "data",
@@ -34,12 +36,13 @@ FIXED = (
     "thesis",
 )
 NAMED = ("regularizers", "hooks")
-FREE = ("data.options", "head.annealing", "gan.generator")  # dictionaries whose keys the constructor checks
+# Dictionaries whose keys the constructor checks.
+FREE = ("data.options", "head.annealing", "gan.generator")
 DEFAULT_NAMES = {"model": "cnn9", "head": "softmax"}
 
 
 class ConfigError(ValueError):
-    """The config or the command line is wrong; the message says where, and the nearest right name."""
+    """The config or the command line is wrong; the message says where, with the nearest name."""
 
 
 def split_spec(spec: str) -> tuple[Path, list[str]]:
@@ -74,18 +77,24 @@ def _read_file(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     yaml = require("yaml", extra="train")
     if not path.exists() and path.parts[:1] == ("recipes",):
         path = recipe_root().joinpath(*path.parts[1:])  # those that are shipped, from anywhere
+    # libyaml's parser is the same language, ten times as fast; it is not in every build.
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        content = yaml.safe_load(path.read_text("utf-8")) or {}
+        content = yaml.load(path.read_text("utf-8"), Loader=loader) or {}
     except FileNotFoundError:
         raise ConfigError(f"there is no config {path}") from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigError(f"{path} is not readable as YAML: {error}") from None
     if not isinstance(content, dict):
-        raise ConfigError(f"{path} must hold sections (data, model, ...); got {type(content).__name__}")
+        raise ConfigError(
+            f"{path} must hold sections (data, model, ...); got {type(content).__name__}"
+        )
     base = content.pop("base", None)
     own = content.pop("variants", None) or {}
     settings, variants = _read_file(path.parent / base) if base is not None else ({}, {})
-    merged = {name: merge(variants.get(name) or {}, own.get(name) or {}) for name in [*variants, *own]}
+    merged = {
+        name: merge(variants.get(name) or {}, own.get(name) or {}) for name in [*variants, *own]
+    }
     return merge(settings, content), merged
 
 
@@ -99,8 +108,8 @@ def recipe_root() -> Path:
 def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """`base` with `changes` laid over it, key by key.
 
-    A section that names another thing (another head, another model) starts afresh: the options of the
-    old one are not its own.
+    A section that names another thing (another head, another model) starts afresh: the options of
+    the old one are not its own.
 
     >>> merge({"a": {"b": 1, "c": 2}}, {"a": {"b": 3}})
     {'a': {'b': 3, 'c': 2}}
@@ -136,7 +145,7 @@ def read(
         if f"{section}.name" in overrides:
             settings = merge(settings, {section: {"name": overrides[f"{section}.name"]}})
     chosen_names = _names(settings, overrides)
-    parser, known = _parser(prog, chosen_names)
+    parser, known = _parser(prog, json.dumps(chosen_names))
     flat = dict(_flatten(settings, known))
     _check_keys([*flat, *overrides], known, chosen_names)
     tokens = [f"--{key}={_token(value)}" for key, value in {**flat, **overrides}.items()]
@@ -155,7 +164,7 @@ def help_text(spec: str | None, arguments: Sequence[str], prog: str, defaults: A
         settings = load_file(path, chosen)
     overrides = _overrides(arguments)
     named = _names(_without_nulls(_remove(settings, overrides)), overrides)
-    parser, _ = _parser(prog, named)
+    parser, _ = _parser(prog, json.dumps(named))
     return parser.format_help()
 
 
@@ -213,8 +222,10 @@ def _names(settings: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[st
     return chosen
 
 
-def _parser(prog: str, chosen: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """A jsonargparse parser with every option of the chosen things, and their keys."""
+@functools.lru_cache(maxsize=64)  # compare and sweep read many configs of the same things
+def _parser(prog: str, names: str) -> tuple[Any, dict[str, Any]]:
+    """A jsonargparse parser with every option of the things named (as JSON), and their keys."""
+    chosen = json.loads(names)
     jsonargparse = require("jsonargparse", extra="train")
     parser = jsonargparse.ArgumentParser(prog=prog, exit_on_error=False, add_help=False)
     known: dict[str, Any] = {}
@@ -238,7 +249,7 @@ def _parser(prog: str, chosen: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
         for item in dataclasses.fields(cls):
             default = item.default
             if default is dataclasses.MISSING:
-                default = item.default_factory()  # type: ignore[misc]
+                default = item.default_factory()  # type: ignore[operator]
             add(f"{section}.{item.name}", types[item.name], default, texts.get(item.name, ""))
     try:
         for section in DEFAULT_NAMES:

@@ -1,4 +1,6 @@
-"""`hypersphere compare A.yaml[:variant,...] B.yaml ... --seeds 0 1 2`: mean and deviation over seeds."""
+"""`hypersphere compare A.yaml[:variant,...] B.yaml ... --seeds 0 1 2`: mean and deviation over
+seeds.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ from typing import Any
 
 from hypersphere.commands import _config
 
-USAGE = """usage: hypersphere compare CONFIG.yaml[:VARIANT,...] ... [--seeds 0 1 2] [--folder FOLDER]
+USAGE = """usage: hypersphere compare CONFIG.yaml[:VARIANT,...] ... [--seeds 0 1 2] [--folder
+FOLDER]
                            [--section.key value ...]
 
 Trains every config with every seed (runs that are complete are not repeated) and prints
@@ -68,7 +71,12 @@ def compare(
             summary = _finished(place, config)
             if summary is None:
                 print(f"{name}, seed {seed}", file=sys.stderr)
-                train(config, place, resume=(place / "run.json").exists(), config_text=_config.dump(config))
+                train(
+                    config,
+                    place,
+                    resume=(place / "run.json").exists(),
+                    config_text=_config.dump(config),
+                )
                 summary = json.loads((place / "summary.json").read_text())
             for kind in ("last", "best"):
                 if metric not in summary[kind]:
@@ -110,13 +118,19 @@ def table(rows: Sequence[dict[str, Any]], metric: str) -> str:
         thesis = row["thesis"]
         same = thesis["metric"] == metric and thesis["value"] is not None
         quoted = f"{thesis['value']:g}" if same else ""
-        lines.append([row["name"], spread(row["last"], percent), spread(row["best"], percent), quoted])
+        lines.append(
+            [row["name"], spread(row["last"], percent), spread(row["best"], percent), quoted]
+        )
     unit = " (%)" if percent else ""
-    return format_table(lines, header=["config", f"last {metric}{unit}", f"best {metric}{unit}", "text"])
+    return format_table(
+        lines, header=["config", f"last {metric}{unit}", f"best {metric}{unit}", "text"]
+    )
 
 
 def _labels(specs: Sequence[str]) -> list[str]:
-    """A short name for each config: the file's, with its folder only where needed to tell them apart."""
+    """A short name for each config: the file's, with its folder only where needed to tell them
+    apart.
+    """
     paths = [_config.split_spec(spec) for spec in specs]
     short = ["-".join([path.stem, *variants]) for path, variants in paths]
     if len(set(short)) == len(short):

@@ -12,10 +12,10 @@ from hypersphere.commands import _config
 
 USAGE = """usage: hypersphere recipes [TEXT ...] [--results FOLDER]
 
-Lists the shipped recipes: how to run each, which table or figure of the dissertation it belongs to, and the
-number printed there. TEXT keeps only those that contain every word of it, e.g. `hypersphere recipes 5.5 mhe`.
-A recipe marked * has a cpu variant that finishes on two cores in minutes: append :cpu (after a comma, if the
-recipe names a variant already).
+Lists the shipped recipes: how to run each, which table or figure of the dissertation it belongs
+to, and the number printed there. TEXT keeps only those that contain every word of it, e.g.
+`hypersphere recipes 5.5 mhe`. A recipe marked * has a cpu variant that finishes on two cores in
+minutes: append :cpu (after a comma, if the recipe names a variant already).
 
   --results FOLDER   also show the mean of finished runs found there (comparison.json of `compare`)
 """

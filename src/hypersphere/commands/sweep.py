@@ -1,4 +1,6 @@
-"""`hypersphere sweep CONFIG.yaml --search head.m=1:4 ...`: settings by cross-validation, with Optuna."""
+"""`hypersphere sweep CONFIG.yaml --search head.m=1:4 ...`: settings by cross-validation, with
+Optuna.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ from typing import Any
 from hypersphere._optional import require
 from hypersphere.commands import _config
 
-USAGE = """usage: hypersphere sweep CONFIG.yaml[:VARIANT,...] --search KEY=SPACE ... [--trials 20] [--folds 3]
+USAGE = """usage: hypersphere sweep CONFIG.yaml[:VARIANT,...] --search KEY=SPACE ... [--trials 20]
+[--folds 3]
                          [--storage URL] [--study NAME] [--section.key value ...]
 
 SPACE is what may stand for the option KEY:
@@ -21,9 +24,9 @@ SPACE is what may stand for the option KEY:
   hypersphere sweep my.yaml --search head.m=1:4 --search model.angular=linear,cosine,sigmoid \\
       --search regularizers.mhe.hidden=0.01:100:log
 
-Each trial trains --folds times on all but one part of the training set and is scored on that part; the
-test set is never touched. Trials are kept in SQLite (runs/NAME/sweep.db); any Optuna storage works, and
-several processes or machines that name the same --storage and --study share the work.
+Each trial trains --folds times on all but one part of the training set and is scored on that part;
+the test set is never touched. Trials are kept in SQLite (runs/NAME/sweep.db); any Optuna storage
+works, and several processes or machines that name the same --storage and --study share the work.
 
   --trials N      trials of this process (default: 20)
   --folds N       parts of the cross-validation (default: 3)

@@ -87,7 +87,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def choose_folder(config: Any, spec: str | None, resume: bool | str | None) -> Path:
-    """The folder of this run: given, or runs/NAME; the newest such run to resume, else a new one."""
+    """The folder of this run: given, the newest runs/NAME to resume, or a new one."""
     from hypersphere.training.record import new_folder, newest_folder
 
     if isinstance(resume, str):

@@ -19,8 +19,8 @@ from hypersphere.training.hooks import Anneal, Regularize
 from hypersphere.training.optimizers import make_optimizer
 from hypersphere.training.parts import construct
 
-__all__ = ["Loaders", "make_loaders", "make_net", "make_rate", "make_hooks", "initialize_from"]
-__all__ += ["share_of", "make_head"]
+__all__ = ["Loaders", "initialize_from", "make_hooks", "make_loaders", "make_net", "make_rate"]
+__all__ += ["make_head", "share_of"]
 
 
 @dataclass
@@ -52,7 +52,7 @@ def share_of(dataset: Any, share: float) -> Any:
     """The first `share` of each class, so that classes keep their proportions."""
     if share >= 1:
         return dataset
-    if not 0 < share:
+    if not share > 0:
         raise ValueError(f"data.share must be in (0, 1]; got {share}")
     labels = dataset.labels
     keep = torch.zeros(len(labels), dtype=torch.bool)
@@ -65,7 +65,7 @@ def share_of(dataset: Any, share: float) -> Any:
 def make_loaders(
     config: DataConfig, seed: int, rank: int = 0, world_size: int = 1, split: Any = None
 ) -> Loaders:
-    """Load the data set (or take `split`) and serve it; the batch is divided among the processes."""
+    """Load the data set (or take `split`) and serve it; processes share each batch."""
     from hypersphere import data
 
     if config.batch_size % world_size:
@@ -141,7 +141,7 @@ def make_net(config: Config, shape: tuple[int, ...], num_classes: int) -> nn.Mod
             if key in accepted:
                 options.setdefault(key, value)
     backbone = construct_model(name, options)
-    head = make_head(config.head, backbone.out_features, num_classes)
+    head = make_head(config.head, backbone.out_features, num_classes)  # type: ignore[arg-type]
     net = models.Classifier(backbone, head)
     if config.rotate is not None:
         from hypersphere import orthogonal
@@ -188,7 +188,7 @@ def make_hooks(config: Config) -> list[Any]:
 
 
 def initialize_from(model: nn.Module, path: str | Path) -> list[str]:
-    """Fine-tuning: take over every weight of the same name and shape; returns the names left as they were.
+    """Fine-tuning: take over every weight of the same name and shape; returns the other names.
 
     `path`: a run folder (its best weights), a checkpoint folder, or a .safetensors file.
     """
@@ -208,10 +208,15 @@ def initialize_from(model: nn.Module, path: str | Path) -> list[str]:
 def _weights_file(path: Path) -> Path:
     if path.is_file():
         return path
-    for candidate in (path / "model.safetensors", path / "checkpoints" / "best" / "model.safetensors"):
+    for candidate in (
+        path / "model.safetensors",
+        path / "checkpoints" / "best" / "model.safetensors",
+    ):
         if candidate.is_file():
             return candidate
     saved = list_checkpoints(path / "checkpoints")
     if saved:
         return saved[-1] / "model.safetensors"
-    raise FileNotFoundError(f"no weights in {path}: give a run folder, a checkpoint or a .safetensors")
+    raise FileNotFoundError(
+        f"no weights in {path}: give a run folder, a checkpoint or a .safetensors"
+    )

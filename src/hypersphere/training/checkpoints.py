@@ -1,11 +1,12 @@
 """Checkpoints that are either whole or not there.
 
     checkpoints/step-00001200/model.safetensors    weights and buffers
-                              state.safetensors    optimizer, random generators, sampler, ... : tensors
-                              state.json           the rest of that state, and the checksum of each file
+                              state.safetensors    optimizer, generators, sampler, ...: tensors
+                              state.json           the rest of it, and the checksum of each file
 
-A checkpoint is written to a hidden folder, flushed to disk, and renamed: a process killed at any moment
-leaves the earlier ones untouched. Loading verifies the checksums and goes back one checkpoint if they fail.
+A checkpoint is written to a hidden folder, flushed to disk, and renamed: a process killed at any
+moment leaves the earlier ones untouched. Loading verifies the checksums and goes back one
+checkpoint if they fail.
 """
 
 from __future__ import annotations
@@ -24,8 +25,20 @@ from torch import Tensor
 from hypersphere._optional import require
 from hypersphere.training.state import pack, unpack
 
-__all__ = ["RunError", "save_checkpoint", "load_checkpoint", "newest_checkpoint", "list_checkpoints"]
-__all__ += ["load_weights", "save_weights", "prune_checkpoints", "write_atomically", "explain_os_error"]
+__all__ = [
+    "RunError",
+    "list_checkpoints",
+    "load_checkpoint",
+    "newest_checkpoint",
+    "save_checkpoint",
+]
+__all__ += [
+    "explain_os_error",
+    "load_weights",
+    "prune_checkpoints",
+    "save_weights",
+    "write_atomically",
+]
 
 FORMAT = 1
 _UMASK = os.umask(0)  # only setting it tells what it is
@@ -71,7 +84,7 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def save_weights(path: Path, tensors: dict[str, Tensor]) -> None:
-    """Weights to one safetensors file, whole or not at all; shared tensors are written out separately."""
+    """Weights to one safetensors file, whole or not at all; shared tensors each for itself."""
     safetensors = require("safetensors.torch", extra="train")
     seen: set[tuple[int, int]] = set()
     plain: dict[str, Tensor] = {}
@@ -164,14 +177,14 @@ def load_checkpoint(path: Path) -> tuple[int, dict[str, Tensor], Any]:
         return content["step"], load_weights(path / MODEL), unpack(content["state"], tensors)
     except RunError:
         raise
-    except Exception as error:  # a damaged file can fail in any way; the caller tries the one before
+    except Exception as error:  # a damaged file can fail in any way
         raise RunError(f"{path} cannot be read: {error}") from error
 
 
 def newest_checkpoint(
     folder: Path, say: Callable[[str], object] = print
 ) -> tuple[int, dict[str, Tensor], Any] | None:
-    """The newest checkpoint that is whole; damaged ones are named through `say`. None if none exists."""
+    """The newest whole checkpoint, or None; damaged ones are named through `say`."""
     paths = list_checkpoints(folder)
     for path in reversed(paths):
         try:

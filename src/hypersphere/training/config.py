@@ -1,17 +1,17 @@
 """The settings of a run, typed. Commands fill these from YAML and the command line; Python can too.
 
-Sections that name a thing (model, head, regularizers, hooks, rotate) are dictionaries of keyword arguments
-of that thing's own constructor; the fixed sections are the dataclasses below.
+Sections that name a thing (model, head, regularizers, hooks, rotate) are dictionaries of keyword
+arguments of that thing's own constructor; the fixed sections are the dataclasses below.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
-from typing import Any, Literal, Optional, Union
+from typing import Any, Literal
 
 __all__ = ["Config", "DataConfig", "OptimizerConfig", "ScheduleConfig", "TrainConfig"]
-__all__ += ["FabricConfig", "RunConfig", "ThesisConfig", "FewShotConfig", "GanConfig"]
+__all__ += ["FabricConfig", "FewShotConfig", "GanConfig", "RunConfig", "ThesisConfig"]
 
 
 @dataclass
@@ -34,7 +34,7 @@ class DataConfig:
     """
 
     name: str = "digits"
-    root: Optional[str] = None
+    root: str | None = None
     batch_size: int = 128
     test_batch_size: int = 500
     normalize: Literal["unit", "symmetric", "mean", "channel"] = "unit"
@@ -43,7 +43,7 @@ class DataConfig:
     test_share: float = 1.0
     drop_last: bool = True
     prefetch: int = 0
-    imbalance: Optional[str] = None
+    imbalance: str | None = None
     options: dict[str, Any] = field(default_factory=dict)
 
 
@@ -73,8 +73,8 @@ class OptimizerConfig:
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
     weight_decay: float = 0.0
-    rotation_lr: Optional[float] = None
-    head_weight_decay: Optional[float] = None
+    rotation_lr: float | None = None
+    head_weight_decay: float | None = None
     iterations: int = 2
 
 
@@ -125,18 +125,18 @@ class TrainConfig:
     """
 
     steps: int = 1000
-    epochs: Optional[float] = None
+    epochs: float | None = None
     accumulate: int = 1
-    clip: Optional[float] = None
+    clip: float | None = None
     label_smoothing: float = 0.0
     log_every: int = 50
-    test_every: Optional[int] = None
-    checkpoint_every: Optional[int] = None
+    test_every: int | None = None
+    checkpoint_every: int | None = None
     checkpoint_seconds: float = 30.0
     keep: int = 2
-    init_from: Optional[str] = None
+    init_from: str | None = None
     deterministic: bool = False
-    threads: Optional[int] = None
+    threads: int | None = None
     quiet: bool = False
 
 
@@ -169,7 +169,8 @@ class FewShotConfig:
 
 @dataclass
 class GanConfig:
-    """The generator, and how the two players take turns (D.7); for task gan, where `model` is the discriminator.
+    """The generator, and how the two players take turns (D.7); for task gan, where `model` is the
+    discriminator.
 
     Args:
         generator: name and options of the generator
@@ -181,7 +182,7 @@ class GanConfig:
     generator: dict[str, Any] = field(default_factory=lambda: {"name": "sngan_generator"})
     generator_every: int = 1
     samples: int = 1000
-    scorer: Optional[str] = None
+    scorer: str | None = None
 
 
 @dataclass
@@ -190,14 +191,15 @@ class FabricConfig:
 
     Args:
         accelerator: auto, cpu, cuda or mps
-        devices: processes per machine; auto takes all GPUs, one process on CPU, or what torchrun started
+        devices: processes per machine; auto takes all GPUs, one process on CPU, or what
+            torchrun started
         num_nodes: machines
         strategy: auto, ddp or fsdp
         precision: 32-true, bf16-mixed, 16-mixed, bf16-true or 64-true
     """
 
     accelerator: str = "auto"
-    devices: Union[int, str] = "auto"
+    devices: int | str = "auto"
     num_nodes: int = 1
     strategy: str = "auto"
     precision: str = "32-true"
@@ -213,8 +215,8 @@ class RunConfig:
         report: write the HTML page at the end
     """
 
-    folder: Optional[str] = None
-    name: Optional[str] = None
+    folder: str | None = None
+    name: str | None = None
     report: bool = True
 
 
@@ -234,7 +236,7 @@ class ThesisConfig:
     source: str = ""
     row: str = ""
     metric: str = ""
-    value: Optional[float] = None
+    value: float | None = None
     data: str = ""
     note: str = ""
 
@@ -248,7 +250,7 @@ class Config:
     data: DataConfig = field(default_factory=DataConfig)
     model: dict[str, Any] = field(default_factory=lambda: {"name": "cnn9"})
     head: dict[str, Any] = field(default_factory=lambda: {"name": "softmax"})
-    rotate: Optional[dict[str, Any]] = None
+    rotate: dict[str, Any] | None = None
     regularizers: dict[str, dict[str, Any]] = field(default_factory=dict)
     hooks: dict[str, dict[str, Any]] = field(default_factory=dict)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
@@ -271,7 +273,7 @@ class Config:
         >>> Config.from_dict(Config(seed=3).to_dict()) == Config(seed=3)
         True
         """
-        sections = {f.name: f.default_factory for f in fields(cls)}
+        sections: dict[str, Any] = {f.name: f.default_factory for f in fields(cls)}
         built = {}
         for key, value in values.items():
             section = sections[key]

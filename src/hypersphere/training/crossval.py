@@ -24,7 +24,7 @@ def fold_parts(labels: torch.Tensor, folds: int, seed: int = 0) -> list[torch.Te
     """Indices of each fold, every class divided evenly (stratified).
 
     >>> [sorted(p.tolist()) for p in fold_parts(torch.tensor([0, 0, 1, 1]), 2)]
-    [[0, 2], [1, 3]]
+    [[0, 3], [1, 2]]
     """
     if not 2 <= folds <= int(torch.bincount(labels).min()):
         raise ValueError(f"folds must be at least 2 and at most the smallest class; got {folds}")
@@ -60,7 +60,9 @@ def cross_validated(config: Config, folds: int, folder: Path) -> list[dict[str, 
         job = prepare_classification(config, fabric, loaders)
         place = Path(tempfile.mkdtemp(prefix="fold-", dir=folder))
         try:
-            run = fit(job.task, RunFolder(place, fabric.is_global_zero), fabric, job.settings, job.hooks)
+            run = fit(
+                job.task, RunFolder(place, fabric.is_global_zero), fabric, job.settings, job.hooks
+            )
             results.append(run.tested)
         finally:
             shutil.rmtree(place, ignore_errors=True)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = ["NotFinite", "explain", "bad_parameters", "first_bad_output"]
+__all__ = ["NotFinite", "bad_parameters", "explain", "first_bad_output"]
 
 
 class NotFinite(ArithmeticError):
@@ -56,16 +56,22 @@ def first_bad_output(model: nn.Module, run: Callable[[], Any]) -> tuple[str, str
 
 
 def explain(
-    step: int, model: nn.Module, batch: Any, run: Callable[[], Any], terms: Iterable[tuple[str, Any]]
+    step: int,
+    model: nn.Module,
+    batch: Any,
+    run: Callable[[], Any],
+    terms: Iterable[tuple[str, Any]],
 ) -> str:
     """One sentence about where the first NaN or infinity is.
 
-    Order of suspicion: the batch; weights already spoiled by the last update (in the backward pass NaN
-    travels towards the input, so the bad weight nearest the output came first); the forward pass; a
-    regularizer.
+    Order of suspicion: the batch; weights already spoiled by the last update (in the backward pass
+    NaN travels towards the input, so the bad weight nearest the output came first); the forward
+    pass; a regularizer.
     """
     start = f"the loss is not finite at step {step}: "
-    advice = "; a smaller learning rate, clipping (train.clip) or warm-up (schedule.warmup) often helps"
+    advice = (
+        "; a smaller learning rate, clipping (train.clip) or warm-up (schedule.warmup) often helps"
+    )
     if not _finite(batch):
         return start + "the batch itself holds NaN or infinity; check the data"
     spoiled = bad_parameters(model)

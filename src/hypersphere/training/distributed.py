@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-__all__ = ["make_fabric", "synchronize", "SyncedBatchNorm", "Agreement", "gather_states"]
+__all__ = ["Agreement", "SyncedBatchNorm", "gather_states", "make_fabric", "synchronize"]
 
 
 def make_fabric(
@@ -55,7 +55,8 @@ def make_fabric(
 class Agreement:
     """Stop and save at the same step everywhere: processes compare notes every `every` steps.
 
-    Clocks and signals differ between processes; whoever acted on its own would leave the others waiting.
+    Clocks and signals differ between processes; whoever acted on its own would leave the others
+    waiting.
     """
 
     def __init__(self, fabric: Any, every: int = 10) -> None:
@@ -147,7 +148,7 @@ def synchronize(model: nn.Module) -> nn.Module:
     >>> synchronize(nn.Sequential(nn.BatchNorm2d(3)))[0].num_features
     3
     """
-    for name, module in model.named_children():
+    for module in model.children():
         if isinstance(module, (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)):
             # The same object with another class keeps parameters, buffers, hooks and references.
             module.__class__ = SyncedBatchNorm  # type: ignore[assignment]

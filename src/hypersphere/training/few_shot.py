@@ -1,4 +1,4 @@
-"""Few-shot learning (7.5.3, F.3): pretrain on base classes, then a new classifier for every episode."""
+"""Few-shot learning (7.5.3, F.3): pretraining, then a new classifier for every episode."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ __all__ = ["FewShot"]
 class FewShot(Classification):
     """Classification of the base classes, tested on episodes of classes never trained.
 
-    Tests on the way take the validation classes (the test classes, if there are none) and compare with
-    class means; at the end each method of F.3 is trained on every episode of the test classes.
+    Tests on the way take the validation classes (the test classes, if there are none) and compare
+    with class means; at the end each method of F.3 is trained on every episode of the test
+    classes.
     """
 
     def __init__(self, *arguments: Any, settings: FewShotConfig, loaders: Any) -> None:

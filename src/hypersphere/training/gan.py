@@ -1,7 +1,7 @@
 """GAN training with a regularized discriminator (D.7).
 
-Two players take turns: the discriminator minimizes -log D(x) - log(1 - D(G(z))) (Eq. D.12), the generator
--log D(G(z)) (the alternate cost). Hooks and regularizers act on the discriminator.
+Two players take turns: the discriminator minimizes -log D(x) - log(1 - D(G(z))) (Eq. D.12), the
+generator -log D(G(z)) (the alternate cost). Hooks and regularizers act on the discriminator.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from hypersphere.training.distributed import synchronize
 from hypersphere.training.loop import Player
 from hypersphere.training.record import RunFolder
 
-__all__ = ["DiscriminatorLoss", "GeneratorLoss", "Gan", "prepare_gan"]
+__all__ = ["DiscriminatorLoss", "Gan", "GeneratorLoss", "prepare_gan"]
 
 
 class DiscriminatorLoss(nn.Module):
@@ -66,8 +66,9 @@ class Gan:
     def __init__(self, config: Config, players: list[Player], nets: nn.ModuleDict, loaders: Any):
         self.model, self.players, self.loaders = nets, players, loaders
         self.hooked = nets["discriminator"]
-        self.count, self.scorer = config.gan.samples, None
-        self.best = ("step", 1)
+        self.count = config.gan.samples
+        self.scorer: Any = None
+        self.best = ("order", 1)  # without a scorer, the last is the best
         if config.gan.scorer is not None:
             from hypersphere.training.job import load_net
 
@@ -89,28 +90,30 @@ class Gan:
     @torch.no_grad()
     def generate(self, count: int) -> Tensor:
         """Pictures of a fixed set of z, (count, C, H, W) in -1..1."""
-        generator = self.model["generator"]  # type: ignore[index]
+        generator: Any = self.model["generator"]  # type: ignore[index]
         random = torch.Generator().manual_seed(self.seed)
         z = torch.randn(count, *generator.input_shape, generator=random)
         return torch.cat([generator(part.to(self.device)) for part in z.split(100)])
 
     @torch.no_grad()
     def test(self) -> dict[str, float]:
-        """Mean D of real and generated pictures; with a scorer, inception-style score and Frechet."""
+        """Mean D of real and generated pictures; with a scorer, how good those are."""
         self._step += 1
         fake = self.generate(self.count)
         real = torch.cat([x for x, _ in self.loaders.test])[: self.count].to(self.device)
         score = self.model["discriminator"]  # type: ignore[index]
         found = {
-            "step": float(self._step),
+            "order": float(self._step),
             "real": float(torch.cat([score(p) for p in real.split(100)]).sigmoid().mean()),
             "generated": float(torch.cat([score(p) for p in fake.split(100)]).sigmoid().mean()),
         }
         if self.scorer is not None:
             from hypersphere.evaluation import frechet_distance, inception_score
 
-            features = [torch.cat([self.scorer.features(p) for p in v.split(100)]) for v in (fake, real)]  # type: ignore[operator]
-            found["inception"] = inception_score(self.scorer.head(features[0]).cpu()).score  # type: ignore[operator]
+            features = [
+                torch.cat([self.scorer.features(p) for p in v.split(100)]) for v in (fake, real)
+            ]
+            found["inception"] = inception_score(self.scorer.head(features[0]).cpu()).score
             found["frechet"] = frechet_distance(features[0].cpu(), features[1].cpu()).distance
         return found
 

@@ -1,4 +1,4 @@
-"""Full-batch training on one graph (7.5.4, E.10): every step sees all nodes, the labelled ones count."""
+"""Full-batch training on one graph (7.5.4, E.10): all nodes are seen, the labelled ones count."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ class GraphLoss(nn.Module):
         self.net, self.inputs, self.train_nodes = net, inputs, train
 
     def forward(self, labels: Tensor) -> tuple[Tensor, Tensor]:
-        features = self.net.features(self.inputs)  # type: ignore[operator]
+        net: Any = self.net
+        features = net.features(self.inputs)
         rows, wanted = features[self.train_nodes], labels[self.train_nodes]
-        head = self.net.head
-        if hasattr(head, "loss"):
-            return head.loss(rows, wanted), features
-        return nn.functional.cross_entropy(head(rows), wanted), features  # type: ignore[operator]
+        if hasattr(net.head, "loss"):
+            return net.head.loss(rows, wanted), features
+        return nn.functional.cross_entropy(net.head(rows), wanted), features
 
 
 class NodeClassification:
-    """Accuracy on the validation nodes chooses the best step; the test nodes are reported with it."""
+    """The validation nodes choose the best step; the test nodes are reported with it."""
 
     best = ("validation_accuracy", 1)
 

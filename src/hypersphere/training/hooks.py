@@ -1,4 +1,4 @@
-"""What the methods of this field do around a training step, as plain objects (see `loop.py` for the calls)."""
+"""What the methods of this field do around a training step, as plain objects (see `loop.py`)."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from torch import Tensor
 from hypersphere.training.sharding import with_all_classes
 
 __all__ = [
+    "AdversarialTraining",
     "Anneal",
-    "ProjectWeights",
-    "WeightGradients",
-    "Regularize",
     "ClassEnergyTerm",
     "OrthogonalityTerm",
-    "AdversarialTraining",
+    "ProjectWeights",
+    "Regularize",
+    "WeightGradients",
 ]
 
 
@@ -80,9 +80,9 @@ class WeightGradients:
 class Regularize:
     """A regularizer of the weights with a schedule of its own.
 
-    The loss gets factor(t) x regularizer(model): 0 before update `begin`, rising linearly over `ramp`
-    updates, 0 again from `end` on. The regularizer's own state (projections of CoMHE, generators) is saved
-    with the run, and its `update()` is called after each step if it has one.
+    The loss gets factor(t) x regularizer(model): 0 before update `begin`, rising linearly over
+    `ramp` updates, 0 again from `end` on. The regularizer's own state (projections of CoMHE,
+    generators) is saved with the run.
     """
 
     def __init__(
@@ -145,10 +145,10 @@ class OrthogonalityTerm:
 
 
 class AdversarialTraining:
-    """FGSM training (4.6.2, C.1.2): x + eps sign(grad_x loss) takes the place of a share of the batch.
+    """FGSM training (4.6.2, C.1.2): x + eps sign(grad_x loss) replaces a share of the batch.
 
-    `eps` is in pixels of 0..255 (the text's 8), `low` and `high` are the range of pixels; both are brought
-    to the scale the network sees by `scale` = 1 / (255 std) and the normalization's `mean`.
+    `eps` is in pixels of 0..255 (the text's 8). The step is taken, and cut to the range of pixels,
+    before the normalization that the task names.
     """
 
     def __init__(self, eps: float = 8.0, share: float = 1.0) -> None:

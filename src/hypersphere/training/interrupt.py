@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM ask the loop to save and stop; the loop looks at the flag between two steps."""
+"""SIGINT and SIGTERM ask the loop to save and stop; it looks between two steps."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ class Interrupt:
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> Interrupt:
-        # Python delivers signals to the main thread only; elsewhere (notebooks, servers) leave them be.
+        # Python delivers signals to the main thread only; elsewhere (notebooks, servers) leave them
+        # be.
         if threading.current_thread() is threading.main_thread():
             for number in self.SIGNALS:
                 self._previous[number] = signal.signal(number, self._note)

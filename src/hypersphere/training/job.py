@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import math
 import random
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.utils import parametrize
 
 from hypersphere.training.build import (
     Loaders,
@@ -32,7 +32,7 @@ from hypersphere.training.record import RunFolder, describe_run
 from hypersphere.training.sharding import is_sharded
 from hypersphere.training.tasks import Classification, ClassifierLoss, extract_features
 
-__all__ = ["Job", "Outcome", "prepare", "train", "load_net", "seed_everything"]
+__all__ = ["Job", "Outcome", "load_net", "prepare", "seed_everything", "train"]
 
 
 @dataclass
@@ -60,7 +60,7 @@ class Outcome:
 def seed_everything(seed: int) -> None:
     """Seed Python, NumPy and torch."""
     random.seed(seed)
-    np.random.seed(seed % 2**32)
+    np.random.seed(seed % 2**32)  # noqa: NPY002 - what other code draws from
     torch.manual_seed(seed)
 
 
@@ -173,7 +173,7 @@ def train(
 
 
 def load_net(folder: Path | str, weights: Path | str | None = None) -> nn.Module:
-    """The trained `Classifier` of a run: its best weights, or those of `weights`; in evaluation mode."""
+    """The trained `Classifier` of a run, ready to evaluate: its best weights, or `weights`."""
     details = json.loads((Path(folder) / "run.json").read_text("utf-8"))
     if "data" not in details:
         raise ValueError(f"{folder} is not a run of a classifier (its task is {details['task']!r})")
@@ -226,12 +226,19 @@ def parametrized(net: nn.Module) -> bool:
     return any(isinstance(module, Rotation) for module in net.modules())
 
 
+@torch.no_grad()
 def save_folded(record: RunFolder, net: nn.Module) -> str:
-    """The rotations multiplied into the weights: a plain network with the original keys (7.1)."""
-    from hypersphere.orthogonal import fold
+    """The rotations multiplied into the weights: those of the plain network, under its keys (7.1).
 
-    plain = fold(copy.deepcopy(net))
-    save_weights(record.path / "folded.safetensors", plain.state_dict())
+    `orthogonal.fold` changes the module it is given (and, in torch, a copy's class is the
+    original's), so the weights are collected here and the trained net stays as it is.
+    """
+    weights = {k: v for k, v in net.state_dict().items() if ".parametrizations." not in f".{k}"}
+    for name, module in net.named_modules():
+        if parametrize.is_parametrized(module):
+            for key in module.parametrizations:  # type: ignore[union-attr]
+                weights[f"{name}.{key}"] = getattr(module, key)
+    save_weights(record.path / "folded.safetensors", weights)
     return "folded.safetensors"
 
 
@@ -255,7 +262,7 @@ def save_features(
         "classes": np.asarray(classes),
     }
     with open(record.path / "features.npz", "wb") as file:
-        np.savez_compressed(file, **arrays)
+        np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
 
 
 def _speaker(fabric: Any, quiet: bool) -> Any:

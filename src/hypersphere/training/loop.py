@@ -1,15 +1,19 @@
 """The training loop, top to bottom.
 
-One iteration: draw a batch -> hooks may change it -> loss plus extra terms -> backward -> hooks see the
-gradients -> update -> hooks see the weights -> now and then: log, test, save. What differs between image
-classification, graphs and GANs is in the task (`tasks.py`, `graph.py`, `gan.py`); what a method adds is in
-hooks (`hooks.py`), plain objects of which any of these methods is called if it is there:
+One iteration: draw a batch -> hooks may change it -> loss plus extra terms -> backward -> hooks
+see the gradients -> update -> hooks see the weights -> now and then: log, test, save. What differs
+between image classification, graphs and GANs is in the task (`tasks.py`, `graph.py`, `gan.py`);
+what a method adds is in hooks (`hooks.py`), plain objects of which any of these methods is called
+if it is there:
 
-    start(run)   change_batch(run, batch) -> batch   terms(run, batch, outputs, final) -> {name: tensor}
-    before_update(run)   after_update(run)   log(run) -> {name: value}   finish(run)
+    start(run)                  change_batch(run, batch) -> batch
+    before_update(run)          terms(run, batch, outputs, final) -> {name: tensor}
+    after_update(run)           log(run) -> {name: value}
+    finish(run)
     state_dict()   load_state_dict(state)
 
-A batch may be processed in parts (`accumulate`); `final` tells a hook that this is the last of them.
+A batch may be processed in parts (`accumulate`); `final` tells a hook that this is the last of
+them.
 """
 
 from __future__ import annotations
@@ -34,7 +38,7 @@ from hypersphere.training.schedules import LearningRate
 from hypersphere.training.sharding import load_optimizer_state, optimizer_state
 from hypersphere.training.state import rng_state, set_rng_state
 
-__all__ = ["Player", "Task", "Run", "Settings", "fit"]
+__all__ = ["Player", "Run", "Settings", "Task", "fit"]
 
 
 @dataclass
@@ -66,7 +70,7 @@ class Task(Protocol):
 
 @dataclass
 class Settings:
-    """How long, how often: the numbers of the loop. `None` for an interval means the default in brackets."""
+    """How long, how often: the numbers of the loop; None means what stands in brackets."""
 
     steps: int = 1000
     accumulate: int = 1  # split each batch into this many parts; the update sees the whole batch

@@ -13,8 +13,8 @@ __all__ = ["MetricLoss"]
 class MetricLoss:
     """weight x (contrastive | triplet | center) of the batch's features.
 
-    - "contrastive", "triplet": over all pairs / triplets of the batch (`heads.MetricLoss`); `margin` is
-      that of pytorch-metric-learning;
+    - "contrastive", "triplet": over all pairs / triplets of the batch (`heads.MetricLoss`);
+      `margin` is that of pytorch-metric-learning;
     - "center": 1/2 mean |x - c_y|^2, with class centers c that move by `rate` towards the mean of
       their samples after each update, as its authors have it.
     """
@@ -35,7 +35,7 @@ class MetricLoss:
             from hypersphere import heads
 
             key = "neg_margin" if name == "contrastive" else "margin"
-            self.loss = heads.MetricLoss(name, weight=weight, **{key: margin})
+            self.loss = heads.MetricLoss(name, weight=weight, **{key: margin})  # type: ignore[arg-type]
 
     def terms(self, run: Any, batch: Any, outputs: Tensor, final: bool) -> dict[str, Tensor]:
         share = 1.0 / run.settings.accumulate
@@ -61,7 +61,7 @@ class MetricLoss:
         if run.fabric.world_size > 1:
             total = run.fabric.all_reduce(total, reduce_op="sum")
             count = run.fabric.all_reduce(count, reduce_op="sum")
-        # 1 + count: a class seen once moves half of `rate` of the way, as the loss's authors have it.
+        # 1 + count, as the loss's authors have it: a class seen once moves half of `rate`.
         self.centers += self.rate * (total - count * self.centers) / (1 + count)
 
     def state_dict(self) -> dict[str, Any]:

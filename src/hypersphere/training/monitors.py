@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from hypersphere.training.sharding import is_sharded, with_all_classes
 
-__all__ = ["Monitor", "layer_weights", "layer_energies", "layer_angles"]
+__all__ = ["Monitor", "layer_angles", "layer_energies", "layer_weights"]
 
 
 def layer_weights(model: nn.Module) -> dict[str, Tensor]:
@@ -74,7 +74,8 @@ class Monitor:
             self._record(run, step)
 
     def _record(self, run: Any, step: int) -> None:
-        # Every process has the same weights, so rank 0 computes for all; a head spread over processes
+        # Every process has the same weights, so rank 0 computes for all; a head spread over
+        # processes
         # takes all of them to bring its classes together.
         if not (run.folder.write or is_sharded(run.model)):
             return

@@ -1,7 +1,8 @@
 """Optimizers by name, with the parameter groups this field needs.
 
-Weight decay acts on neurons whose length counts. It is off for rotations of OPT, for what the layers name (k,
-operator radii, rescaling, filters of unweighted operators) and for what a module lists in `no_weight_decay`.
+Weight decay acts on neurons whose length counts. It is off for rotations of OPT, for what the
+layers name (k, operator radii, rescaling, filters of unweighted operators) and for what a module
+lists in `no_weight_decay`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-__all__ = ["parameter_groups", "make_optimizer", "OPTIMIZERS"]
+__all__ = ["OPTIMIZERS", "make_optimizer", "parameter_groups"]
 
 OPTIMIZERS = ("sgd", "adam", "adamw", "ogd")
 
@@ -57,7 +58,7 @@ def parameter_groups(
 
 
 def _rotation_parameters(model: nn.Module) -> list[nn.Parameter]:
-    """What turns the neurons (in a parametrization), not the neurons themselves (its `original`)."""
+    """What turns the neurons, not the neurons (the `original` of a parametrization)."""
     return [
         p
         for name, p in model.named_parameters()
@@ -66,8 +67,9 @@ def _rotation_parameters(model: nn.Module) -> list[nn.Parameter]:
 
 
 def _undecayed(model: nn.Module) -> list[nn.Parameter]:
-    """What the layers name (k, radii, rescaling, filters whose length does not count), and what a module
-    lists in `no_weight_decay`."""
+    """What the layers name (k, radii, rescaling, filters whose length does not count), and what a
+    module lists in `no_weight_decay`.
+    """
     from hypersphere import layers
 
     groups = layers.parameter_groups(model, weight_decay=1.0)
@@ -94,7 +96,7 @@ def make_optimizer(
     head_weight_decay: float | None = None,
     iterations: int = 2,
 ) -> Optimizer:
-    """SGD, Adam, AdamW, or OGD (Eq. 7.6 on the matrices of `rotate(method="ogd")`, SGD on the rest).
+    """SGD, Adam, AdamW, or OGD: Eq. 7.6 on the matrices of `rotate(method="ogd")`, else SGD.
 
     `weight_decay` of Adam is the classic L2 penalty the dissertation uses; AdamW decouples it.
     `iterations`: of the Newton step that keeps OGD's matrices orthogonal.

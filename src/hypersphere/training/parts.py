@@ -1,7 +1,7 @@
 """The things a config can name, and the arguments each takes: read from their own constructors.
 
-So a new argument of a head, layer or regularizer is at once an option of the config, typed and documented
-by its signature; nothing is listed twice.
+So a new argument of a head, layer or regularizer is at once an option of the config, typed and
+documented by its signature; nothing is listed twice.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, Union
 
-__all__ = ["Option", "options", "names", "construct", "unknown_name", "REQUIRED"]
+__all__ = ["REQUIRED", "Option", "construct", "names", "options", "unknown_name"]
 
 REQUIRED = inspect.Parameter.empty
 
@@ -50,7 +50,7 @@ _DERIVED = {"head": ("in_features", "num_classes"), "rotate": ("model", "generat
 # Of a model they may be given, but come from the data otherwise.
 _FROM_DATA = ("in_channels", "image_size")
 # Every regularizer also takes the schedule of its term.
-_SCHEDULE = {"begin": (int, 0), "ramp": (int, 0), "end": (typing.Optional[int], None)}
+_SCHEDULE = {"begin": (int, 0), "ramp": (int, 0), "end": (int | None, None)}
 
 
 @dataclass(frozen=True)
@@ -130,11 +130,11 @@ def options(kind: str, name: str = "") -> dict[str, Option]:
             found[key] = Option(key, found[key].type, _listed(value))
         for key in _FROM_DATA:
             if key in found:
-                found[key] = Option(key, typing.Optional[found[key].type], None)
+                found[key] = Option(key, found[key].type | None, None)
         return found
     found = _signature(target, skip=_DERIVED.get(kind, ()))
     if kind == "head":
-        found["annealing"] = Option("annealing", typing.Optional[dict[str, Any]], None)
+        found["annealing"] = Option("annealing", dict[str, Any] | None, None)
         found["sharded"] = Option("sharded", bool, False)  # classes spread over the processes
     if kind == "regularizers":
         for key, (hint, default) in _SCHEDULE.items():
@@ -153,8 +153,9 @@ def construct(kind: str, name: str, values: Mapping[str, Any], **derived: Any) -
 
 
 def resolve(key: str, value: Any) -> Any:
-    """`{"name": "sigmoid", "k": 0.3}` for an angular activation or a magnitude becomes that object, and so
-    does `{"m": 4}` for a margin."""
+    """`{"name": "sigmoid", "k": 0.3}` for an angular activation or a magnitude becomes that
+    object, and so does `{"m": 4}` for a margin.
+    """
     if key == "margin" and isinstance(value, dict):
         from hypersphere.heads import Margin
 
@@ -177,7 +178,7 @@ def _snake(name: str) -> str:
 
 
 def _signature(target: Callable[..., Any], skip: Sequence[str]) -> dict[str, Option]:
-    function = target.__init__ if isinstance(target, type) else target
+    function: Any = target.__init__ if isinstance(target, type) else target  # type: ignore[misc]
     try:
         hints = typing.get_type_hints(function)
     except Exception:  # a hint that only exists for type checkers: the option stays, untyped
@@ -186,8 +187,10 @@ def _signature(target: Callable[..., Any], skip: Sequence[str]) -> dict[str, Opt
     for name, parameter in inspect.signature(target).parameters.items():
         if name in skip or parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
             continue
-        hint = plain_type(hints.get(name, Any))
-        found[name] = Option(name, hint, _listed(parameter.default))
+        hint, default = plain_type(hints.get(name, Any)), _listed(parameter.default)
+        if hint is float and isinstance(default, int):
+            default = float(default)  # a whole number as the default of a float reads back as one
+        found[name] = Option(name, hint, default)
     return found
 
 
@@ -206,7 +209,7 @@ def plain_type(hint: Any) -> Any:
         return hint
     if origin in (Union, types.UnionType):
         members = list(dict.fromkeys(plain_type(a) for a in arguments))
-        return Union[tuple(members)] if Any not in members else Any
+        return Union[tuple(members)] if Any not in members else Any  # noqa: UP007 - a list of them
     if origin is tuple and Ellipsis not in arguments:
         return hint if all(plain_type(a) == a for a in arguments) else Any
     if origin in (list, tuple, Sequence, Collection, Iterable) and arguments:

@@ -27,7 +27,8 @@ def duration(seconds: float) -> str:
 class Progress:
     """Loss, accuracy, energy, samples per second and time left.
 
-    On a terminal one line is redrawn in place; otherwise a line is printed at most every `interval` seconds.
+    On a terminal one line is redrawn in place; otherwise a line is printed at most every
+    `interval` seconds.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """The run folder: everything needed to repeat, continue, compare and report a run.
 
-    config.yaml     the resolved config            run.json      seeds, versions, commit, hardware, command
-    metrics.jsonl   one JSON object per line       summary.json  {"last": {...}, "best": {...}}
-    checkpoints/    see `checkpoints.py`           features.npz  a few test features for the report
+config.yaml     the resolved config            run.json      seeds, versions, commit, hardware,
+command metrics.jsonl   one JSON object per line       summary.json  {"last": {...}, "best": {...}}
+checkpoints/    see `checkpoints.py`           features.npz  a few test features for the report
 """
 
 from __future__ import annotations
@@ -66,14 +66,16 @@ class RunFolder:
             return
         try:
             if self._metrics is None:
-                self._metrics = open(self.metrics, "a", encoding="utf-8")
+                self._metrics = open(self.metrics, "a", encoding="utf-8")  # noqa: SIM115
             self._metrics.write(json.dumps(values) + "\n")
             self._metrics.flush()
         except OSError as error:
             raise explain_os_error(error, self.metrics) from error
 
     def position(self) -> int:
-        """Bytes of metrics.jsonl so far; saved with a checkpoint, and the place to cut on resume."""
+        """Bytes of metrics.jsonl so far; saved with a checkpoint, and the place to cut on
+        resume.
+        """
         return self.metrics.stat().st_size if self.write and self.metrics.exists() else 0
 
     def rewind(self, position: int) -> None:
@@ -154,7 +156,9 @@ def describe_run(seed: int, **extra: Any) -> dict[str, Any]:
 
 
 def _commit() -> str | None:
-    """Commit of the code that runs, with '+changes' if the tree differs; None outside a checkout."""
+    """Commit of the code that runs, with '+changes' if the tree differs; None outside a
+    checkout.
+    """
     try:
         here = Path(__file__).resolve().parent
         git = ["git", "-C", str(here)]

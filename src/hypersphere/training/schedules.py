@@ -13,7 +13,7 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-__all__ = ["steps", "every", "cosine", "constant", "linear_ramp", "Plateau", "LearningRate"]
+__all__ = ["LearningRate", "Plateau", "constant", "cosine", "every", "linear_ramp", "steps"]
 
 Factor = Callable[[int], float]
 
@@ -24,7 +24,8 @@ def constant() -> Factor:
 
 
 def steps(at: Sequence[int], factor: float = 0.1) -> Factor:
-    """Multiply by `factor` at each iteration of `at`: "divided by 10 at 16K and 24K iterations" (2.3.6).
+    """Multiply by `factor` at each iteration of `at`: "divided by 10 at 16K and 24K iterations"
+    (2.3.6).
 
     >>> f = steps([16000, 24000]); [round(f(t), 6) for t in (15999, 16000, 24000)]
     [1.0, 0.1, 0.01]
@@ -58,7 +59,8 @@ def linear_ramp(length: int) -> Factor:
 
 @dataclass
 class Plateau:
-    """Divide by 1/`factor` when the watched value has not improved for `patience` observations (4.6, E.1, F.3).
+    """Divide by 1/`factor` when the watched value has not improved for `patience` observations
+    (4.6, E.1, F.3).
 
     >>> p = Plateau(patience=2)
     >>> [p.observe(v) or p(0) for v in (1.0, 0.9, 0.9, 0.9)]

@@ -1,7 +1,7 @@
 """Heads whose classes are spread over processes (`head.sharded: true`), as training sees them.
 
-Checkpoints hold the whole head and the whole of its optimizer state, so a run can be continued by another
-number of processes; terms on the class weights see all classes.
+Checkpoints hold the whole head and the whole of its optimizer state, so a run can be continued by
+another number of processes; terms on the class weights see all classes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-__all__ = ["is_sharded", "optimizer_state", "load_optimizer_state", "with_all_classes"]
+__all__ = ["is_sharded", "load_optimizer_state", "optimizer_state", "with_all_classes"]
 
 
 def _sharded(net: nn.Module) -> Any:
@@ -40,7 +40,9 @@ def optimizer_state(optimizer: Optimizer, net: nn.Module) -> dict[str, Any]:
     moments = dict(state["state"])
     for index, parameter in _rows(optimizer, head).items():
         moments[index] = {
-            key: concatenate(value, part.counts, part.group) if _rowwise(value, parameter) else value
+            key: concatenate(value, part.counts, part.group)
+            if _rowwise(value, parameter)
+            else value
             for key, value in moments.get(index, {}).items()
         }
     return {**state, "state": moments}
@@ -79,14 +81,17 @@ def is_sharded(net: nn.Module) -> bool:
     return _sharded(net) is not None
 
 
-def with_all_classes(net: nn.Module, function: Callable[[nn.Module], Any]) -> Any:
-    """function(net), where a sharded head shows the weights of all classes, with exact gradients."""
+def with_all_classes(net: nn.Module, function: Callable[[Any], Any]) -> Any:
+    """function(net), where a sharded head shows the weights of all classes, with exact
+    gradients.
+    """
     head = _sharded(net)
     if head is None:
         return function(net)
     from hypersphere.heads.collectives import gather_rows
 
-    # Each process computes the same term and sends every row its gradient: their mean is the gradient.
+    # Each process computes the same term and sends every row its gradient: their mean is the
+    # gradient.
     part = head.shard
     whole = gather_rows(head.weight, part.counts, 1 / part.world, part.group)
     return torch.func.functional_call(_Applied(net, function), {"net.head.weight": whole}, ())

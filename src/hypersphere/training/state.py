@@ -1,7 +1,8 @@
 """Any training state as tensors plus JSON: nothing has to be pickled, so nothing can run on load.
 
-`pack` walks a nested state (dictionaries, lists, tuples, numbers, strings, tensors, NumPy arrays) and
-splits it into a JSON tree and a flat dictionary of tensors; `unpack` puts it together again, exactly.
+`pack` walks a nested state (dictionaries, lists, tuples, numbers, strings, tensors, NumPy arrays)
+and splits it into a JSON tree and a flat dictionary of tensors; `unpack` puts it together again,
+exactly.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["pack", "unpack", "rng_state", "set_rng_state"]
+__all__ = ["pack", "rng_state", "set_rng_state", "unpack"]
 
 _PLAIN = (bool, int, float, str, type(None))
 
@@ -78,7 +79,7 @@ def unpack(tree: Any, tensors: dict[str, Tensor]) -> Any:
 def rng_state() -> dict[str, Any]:
     """Every global random generator: Python, NumPy, torch, and each CUDA device."""
     version, words, gauss = random.getstate()
-    name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
+    name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)  # noqa: NPY002
     return {
         "python": [version, np.asarray(words, dtype=np.int64), gauss],
         "numpy": [name, keys.astype(np.int64), position, has_gauss, cached],  # type: ignore[union-attr]
@@ -92,7 +93,9 @@ def set_rng_state(state: dict[str, Any]) -> None:
     version, words, gauss = state["python"]
     random.setstate((version, tuple(int(w) for w in words), gauss))
     name, keys, position, has_gauss, cached = state["numpy"]
-    np.random.set_state((name, np.asarray(keys).astype(np.uint32), position, has_gauss, cached))
+    np.random.set_state(  # noqa: NPY002
+        (name, np.asarray(keys).astype(np.uint32), position, has_gauss, cached)
+    )
     torch.set_rng_state(state["torch"])
     if state["cuda"] and torch.cuda.is_available():
         torch.cuda.set_rng_state_all(state["cuda"])

@@ -1,4 +1,6 @@
-"""Classification: images or point clouds, a network and a head. See `graph.py` and `gan.py` for the others."""
+"""Classification: images or point clouds, a network and a head. See `graph.py` and `gan.py` for
+the others.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from torch import Tensor, nn
 
 from hypersphere.training.loop import Player
 
-__all__ = ["ClassifierLoss", "Classification", "extract_features"]
+__all__ = ["Classification", "ClassifierLoss", "extract_features"]
 
 
 class ClassifierLoss(nn.Module):
@@ -25,24 +27,26 @@ class ClassifierLoss(nn.Module):
         self.options = {"label_smoothing": label_smoothing} if label_smoothing else {}
 
     def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        backbone, head = self.net.backbone, self.net.head
-        penalized = getattr(backbone, "features_and_penalty", None)  # PointNet's T-Nets
-        features, penalty = (self.net.features(x), 0.0) if penalized is None else penalized(x)  # type: ignore[operator]
-        if hasattr(head, "loss"):
-            loss = head.loss(features, y, **self.options)
+        net: Any = self.net
+        penalized = getattr(net.backbone, "features_and_penalty", None)  # PointNet's T-Nets
+        features, penalty = (net.features(x), 0.0) if penalized is None else penalized(x)
+        if hasattr(net.head, "loss"):
+            loss = net.head.loss(features, y, **self.options)
         else:
-            loss = nn.functional.cross_entropy(head(features), y, **self.options)  # type: ignore[operator, arg-type]
+            loss = nn.functional.cross_entropy(net.head(features), y, **self.options)  # type: ignore[arg-type]
         return loss + penalty, features
 
 
 class Classification:
     """The task of the loop for labelled samples.
 
-    `train` is a `BatchLoader` (or anything that iterates over one epoch of (x, y) and has a state dict);
+    `train` is a `BatchLoader` (or anything that iterates over one epoch of (x, y) and has a state
+    dict);
     `test` any iterable of (x, y), or None.
     """
 
     best = ("accuracy", 1)
+    normalize: Any = None  # how pixels became inputs, for attacks on them
 
     def __init__(self, net: nn.Module, player: Player, train: Any, test: Any, fabric: Any) -> None:
         self.model, self.players = net, [player]
@@ -87,7 +91,9 @@ class Classification:
 
 @torch.no_grad()
 def extract_features(net: nn.Module, loader: Any, device: Any = "cpu") -> tuple[Tensor, Tensor]:
-    """(features (N, d), labels (N,)) of everything `loader` serves, in its order, in evaluation mode."""
+    """(features (N, d), labels (N,)) of everything `loader` serves, in its order, in evaluation
+    mode.
+    """
     was_training = net.training
     net.eval()
     features, labels = [], []

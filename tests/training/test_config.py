@@ -1,0 +1,95 @@
+"""Configs: typed, complete, and wrong names answered with the right ones."""
+
+import pytest
+
+from hypersphere.commands import _config, train
+from hypersphere.commands._config import ConfigError
+from hypersphere.training import Config
+
+
+def test_the_resolved_config_reads_as_itself(tmp_path):
+    arguments = ["--head.name", "ga_softmax", "--head.annealing.base", "10", "--model.angular"]
+    arguments += ['{"name": "sigmoid", "k": 0.3}', "--hooks.project_weights.every=3"]
+    arguments += ["--regularizers.comhe.dim", "7", "--rotate.method", "cayley", "--data.root", "x"]
+    config = _config.read(None, arguments)
+    text = _config.dump(config)
+    (tmp_path / "config.yaml").write_text(text)
+    again = _config.read(str(tmp_path / "config.yaml"))
+    assert _config.dump(again) == text
+    assert again.hooks["project_weights"]["every"] == 3 and again.regularizers["comhe"]["dim"] == 7
+    assert again.head["annealing"]["base"] == 10 and again.rotate["method"] == "cayley"
+    assert Config.from_dict(again.to_dict()) == again
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["--train.stpes", "3"], "unknown key 'train.stpes'; did you mean 'train.steps'?"),
+        (["--model.width", "[3]"], "did you mean 'model.widths'? (model.name is 'cnn9')"),
+        (["--head.m", "3"], "unknown key 'head.m'"),
+        (["--head.name", "asoftmax"], "unknown head 'asoftmax'; did you mean 'a_softmax'?"),
+        (["--model.name", "cnn8"], "unknown model 'cnn8'; did you mean 'cnn18'?"),
+        (["--regularizers.mhee.s", "2"], "unknown regularizer 'mhee'; did you mean 'mhe'?"),
+        (["--hooks.monitr.every", "2"], "unknown hook 'monitr'; did you mean 'monitor'?"),
+        (["--train.steps", "many"], "train.steps"),
+        (["--data.augment", "cifr"], "data.augment"),
+        (["steps=3"], "expected --section.key value; got 'steps=3'"),
+    ],
+)
+def test_wrong_names_and_values_are_refused(arguments, message):
+    with pytest.raises(ConfigError) as error:
+        _config.read(None, arguments)
+    assert message in str(error.value)
+
+
+def test_files_bases_variants_and_removal(tmp_path):
+    (tmp_path / "_base.yaml").write_text(
+        "train: {steps: 10}\nregularizers: {mhe: {}}\nvariants: {wide: {model: {features: 9}}}\n"
+    )
+    (tmp_path / "a.yaml").write_text(
+        "base: _base.yaml\nhead: {name: a_softmax, m: 3}\n"
+        "variants: {plain: {head: {name: softmax}, regularizers: {mhe: null}}, wide: {seed: 4}}\n"
+    )
+    spec = str(tmp_path / "a.yaml")
+    config = _config.read(spec)
+    assert config.train.steps == 10 and config.head["m"] == 3 and "mhe" in config.regularizers
+    config = _config.read(f"{spec}:plain,wide")
+    assert config.head["name"] == "softmax" and "m" not in config.head
+    assert config.regularizers == {} and config.model["features"] == 9 and config.seed == 4
+    assert _config.read(spec, ["--regularizers.mhe", "null"]).regularizers == {}
+    assert _config.read(spec, ["--head.name", "softmax"]).head["name"] == "softmax"
+    with pytest.raises(ConfigError, match="unknown variant of a.yaml 'plan'; did you mean 'plain'"):
+        _config.read(f"{spec}:plan")
+    with pytest.raises(ConfigError, match="there is no config"):
+        _config.read(str(tmp_path / "b.yaml"))
+    (tmp_path / "c.yaml").write_text("train: [")
+    with pytest.raises(ConfigError, match="not readable as YAML"):
+        _config.read(str(tmp_path / "c.yaml"))
+
+
+def test_train_prints_its_config_and_refuses_in_one_line(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert train.main(["--print_config", "--train.steps", "7"]) == 0
+    printed = capsys.readouterr().out
+    assert "a_softmax" in printed and "steps: 7" in printed
+    assert train.main(["--trian.steps", "7"]) == 2
+    assert "did you mean 'train.steps'?" in capsys.readouterr().err
+    assert train.main(["--resume"]) == 1
+    assert "nothing to resume" in capsys.readouterr().err
+    assert train.main(["--help"]) == 0
+    assert "--head.m" in capsys.readouterr().out
+    assert not (tmp_path / "runs").exists()
+
+
+def test_folders_are_never_overwritten(tmp_path, monkeypatch):
+    from hypersphere.training.record import new_folder, newest_folder
+
+    monkeypatch.chdir(tmp_path)
+    base = tmp_path / "runs" / "a"
+    for name in ("a", "a-2"):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        (tmp_path / "runs" / name / "run.json").write_text("{}")
+    assert new_folder(base).name == "a-3" and newest_folder(base).name == "a-2"
+    config = _config.read(None, ["--run.folder", str(base)])
+    with pytest.raises(ValueError, match="holds a run"):
+        train.choose_folder(config, None, None)

@@ -1,0 +1,228 @@
+"""Hooks: each does to the model or the loss what its equation says."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from hypersphere import heads, layers, models, regularizers
+from hypersphere.training import Settings, make_optimizer, parameter_groups
+from hypersphere.training.hooks import (
+    AdversarialTraining,
+    Anneal,
+    ClassEnergyTerm,
+    OrthogonalityTerm,
+    ProjectWeights,
+    Regularize,
+    WeightGradients,
+)
+from hypersphere.training.metric_losses import MetricLoss
+from hypersphere.training.monitors import Monitor, layer_angles, layer_energies
+
+
+def a_run(step=0, operator="sphere", **extra):
+    backbone = models.create("mlp", in_channels=1, image_size=4, widths=(6, 5), operator=operator)
+    net = models.Classifier(backbone, heads.ASoftmaxHead(5, 3, m=4))
+    fabric = SimpleNamespace(world_size=1)
+    return SimpleNamespace(
+        step=step, model=net, settings=Settings(10), fabric=fabric, task=None, **extra
+    )
+
+
+def batch(n=8):
+    return torch.rand(n, 1, 4, 4), torch.arange(n) % 3
+
+
+def test_annealing_moves_once_per_update():
+    run = a_run()
+    hook = Anneal()
+    assert hook.log(run) == {}
+    run.model.head.annealing = heads.LambdaAnnealing(base=100.0, gamma=1.0, power=1.0, minimum=0.0)
+    hook.after_update(run)
+    assert hook.log(run) == {"lambda": 50.0}
+
+
+def test_projection_every_n_updates():
+    run = a_run(step=0)
+    hook = ProjectWeights(every=2, radius=3.0)
+    layer = next(m for m in run.model.modules() if isinstance(m, layers.DecoupledLinear))
+    for step, wanted in ((0, False), (1, True)):
+        layer.weight.data.mul_(2.0)
+        run.step = step
+        hook.after_update(run)
+        lengths = layer.weight.norm(dim=1)
+        assert bool(torch.allclose(lengths, torch.full_like(lengths, 3.0), atol=1e-5)) is wanted
+
+
+def test_weighted_gradients_multiply_by_the_length():
+    run, hook = a_run(), WeightGradients()
+    layer = next(m for m in run.model.modules() if isinstance(m, layers.DecoupledLinear))
+    fixed = batch()
+
+    def gradient():
+        run.model.zero_grad()
+        run.model.loss(*fixed).backward()
+        return layer.weight.grad.clone()
+
+    plain = gradient()
+    hook.start(run)
+    lengths = layer.weight.detach().norm(dim=1, keepdim=True)
+    torch.testing.assert_close(gradient(), plain * lengths)
+    hook.finish(run)
+    torch.testing.assert_close(gradient(), plain)
+
+
+def test_regularizer_has_its_own_schedule_and_state():
+    run = a_run()
+    reg = regularizers.MHE()
+    hook = Regularize("mhe", reg, begin=5, ramp=2)
+    assert hook.terms(run, None, None, True) == {}
+    run.step = 5
+    half = hook.terms(run, None, None, True)["mhe"]
+    run.step = 6
+    torch.testing.assert_close(hook.terms(run, None, None, True)["mhe"], 2 * half)
+    assert hook.terms(run, None, None, final=False) == {}
+    other = Regularize("comhe", regularizers.CoMHE(dim=3, count=1))
+    wide = SimpleNamespace(
+        model=nn.Sequential(nn.Linear(5, 8), nn.Linear(8, 8), nn.Linear(8, 2)), step=0
+    )
+    other.terms(wide, None, None, True)
+    saved = other.state_dict()
+    values = [other.terms(wide, None, None, True)["comhe"].item() for _ in range(2)]
+    other.load_state_dict(saved)
+    assert other.terms(wide, None, None, True)["comhe"].item() == values[0] != values[1]
+
+
+def test_class_energy_is_eq_5_8():
+    run, hook = a_run(), ClassEnergyTerm(weight=0.5)
+    y = batch()[1]
+    wanted = regularizers.ClassEnergy(weight=0.5)(run.model.head.weight, y)
+    assert torch.equal(hook.terms(run, (None, y), None, True)["class_energy"], wanted)
+
+
+def test_orthogonality_term_counts_the_error():
+    from hypersphere.orthogonal import rotate
+
+    run = a_run(operator=None)
+    rotate(run.model, method="regularized")
+    hook = OrthogonalityTerm(weight=2.0)
+    value = hook.terms(run, None, None, True)["orthogonality"].item()
+    assert value == pytest.approx(0.0, abs=1e-5)
+    rotation = next(p for n, p in run.model.named_parameters() if n.endswith(".U"))
+    rotation.data.mul_(2.0)
+    assert float(hook.terms(run, None, None, True)["orthogonality"].detach()) > 1.0
+
+
+@pytest.mark.parametrize("share", [1.0, 0.5])
+def test_fgsm_moves_by_eps_raises_the_loss_and_stays_in_range(share):
+    run = a_run()
+    run.model.train()
+    x, y = batch(16)
+    attacked, _ = AdversarialTraining(eps=8.0, share=share).change_batch(run, (x, y))
+    moved = (attacked - x).abs()
+    count = round(16 * share)
+    assert float(moved[:count].max()) <= 8 / 255 + 1e-6
+    assert share == 1.0 or float(moved[count:].max()) == 0.0
+    assert float(attacked.min()) >= 0.0 and float(attacked.max()) <= 1.0
+    assert run.model.training
+    run.model.eval()
+    with torch.no_grad():
+        assert run.model.loss(attacked, y) > run.model.loss(x, y)
+
+
+def test_fgsm_knows_the_normalization():
+    run = a_run()
+    run.task = SimpleNamespace(normalize=SimpleNamespace(mean=0.5, std=0.25))
+    x = (torch.rand(8, 1, 4, 4) - 0.5) / 0.25
+    attacked = AdversarialTraining(eps=8.0).attack(run, x, batch()[1])
+    assert float((attacked - x).abs().max()) <= 8 / 255 / 0.25 + 1e-5
+
+
+@pytest.mark.parametrize("name", ["contrastive", "triplet", "center"])
+def test_metric_losses_pull_classes_together(name):
+    run, (_, y) = a_run(), batch(12)
+    hook = MetricLoss(name, weight=1.0, margin=0.3)
+    features = torch.randn(12, 5, requires_grad=True)
+    optimizer = torch.optim.SGD([features], lr=0.5)
+    first = None
+    for _ in range(30):
+        optimizer.zero_grad()
+        loss = hook.terms(run, (features, y), features, True)[name]
+        first = float(loss.detach()) if first is None else first
+        loss.backward()
+        optimizer.step()
+        hook.after_update(run)
+    assert float(loss.detach()) < first
+    again = MetricLoss(name, weight=1.0, margin=0.3)
+    again.load_state_dict(hook.state_dict())
+    assert (again.centers is None) == (name != "center")
+
+
+def test_monitor_writes_energies_and_angles(tmp_path):
+    from hypersphere import functional as HF
+    from hypersphere.training import RunFolder
+
+    run = a_run(operator=None)
+    run.folder = RunFolder(tmp_path)
+    monitor = Monitor(every=2)
+    monitor.start(run)
+    run.folder.close()
+    (line,) = run.folder.read()
+    assert line["split"] == "monitor" and set(line["energy"]) == set(line["angle"])
+    name = next(iter(line["energy"]))
+    weight = dict(run.model.named_modules())[name].weight
+    assert line["energy"][name] == pytest.approx(float(HF.hyperspherical_energy(weight.detach())))
+    assert (
+        set(layer_energies(run.model)) == set(layer_angles(run.model)) and "head" in line["energy"]
+    )
+
+
+def test_weight_decay_spares_what_is_no_neuron():
+    from hypersphere.orthogonal import rotate
+
+    net = models.Classifier(
+        models.create(
+            "cnn3", in_channels=1, image_size=8, widths=(4, 4, 4), features=4, operator="tanh"
+        ),
+        heads.SSoftmaxHead(4, 3, learn_scale=True),
+    )
+    groups = parameter_groups(net, weight_decay=5e-4, head_weight_decay=1e-3)
+    decay = {id(p): g["weight_decay"] for g in groups for p in g["params"]}
+    named = dict(net.named_parameters())
+    assert len(decay) == len(named)
+    assert decay[id(net.head.weight)] == 1e-3 and decay[id(net.head.log_scale)] == 0
+    radii = [n for n in named if n.endswith(".raw")]
+    assert radii and all(decay[id(named[n])] == 0 for n in radii)
+    rotate(
+        net := models.Classifier(
+            models.create("mlp", in_channels=1, image_size=4, widths=(4, 4)), nn.Linear(4, 2)
+        )
+    )
+    groups = parameter_groups(net, weight_decay=5e-4, rotation_lr=0.01)
+    assert [g.get("lr") for g in groups] == [None, 0.01] and groups[1]["weight_decay"] == 0
+
+
+@pytest.mark.parametrize("name", ["sgd", "adam", "adamw", "ogd"])
+def test_every_optimizer_descends(name):
+    from hypersphere.orthogonal import rotate
+
+    net = models.Classifier(
+        models.create("mlp", in_channels=1, image_size=4, widths=(6, 5)), nn.Linear(5, 3)
+    )
+    if name == "ogd":
+        rotate(net, method="ogd")
+    optimizer = make_optimizer(net, name, lr=0.02)
+    x, y = batch(32)
+    losses = []
+    for _ in range(25):
+        optimizer.zero_grad()
+        loss = net.loss(x, y)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0]
+    with pytest.raises(
+        ValueError, match="optimizer must be one of sgd, adam, adamw, ogd; got 'lion'"
+    ):
+        make_optimizer(net, "lion")

@@ -1,0 +1,207 @@
+"""The tasks beside classification: graphs, GANs, few-shot, fine-tuning; and the commands over
+many runs.
+"""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from small_run import run, small_config
+
+from hypersphere import data
+from hypersphere.training import Config, load_net
+from hypersphere.training.config import (
+    DataConfig,
+    FewShotConfig,
+    GanConfig,
+    OptimizerConfig,
+    TrainConfig,
+)
+
+
+@pytest.fixture
+def two_communities(monkeypatch):
+    """A graph of two groups of 20 nodes, dense inside, sparse between."""
+    random = torch.Generator().manual_seed(0)
+    labels = torch.arange(40) // 20
+    same = labels[:, None] == labels
+    chance = torch.rand(40, 40, generator=random)
+    linked = torch.triu((chance < torch.where(same, 0.4, 0.02)), 1)
+    edges = (linked | linked.T).nonzero().T.contiguous()
+    features = torch.randn(40, 12, generator=random) + labels[:, None]
+    nodes = torch.randperm(40, generator=random)
+    graph = (
+        data.GraphDataset(features, edges, labels, nodes[:8], nodes[8:20], nodes[20:], ["a", "b"])
+        if hasattr(data, "GraphDataset")
+        else None
+    )
+    if graph is None:
+        from hypersphere.data.planetoid import GraphDataset
+
+        graph = GraphDataset(
+            features, edges, labels, nodes[:8], nodes[8:20], nodes[20:], ["a", "b"]
+        )
+    monkeypatch.setattr(data, "load", lambda name, root=None, **options: graph)
+    return graph
+
+
+@pytest.mark.parametrize("rotate", [None, {"method": "cayley"}])
+def test_graph_is_trained_full_batch(two_communities, tmp_path, rotate):
+    config = Config(
+        task="graph",
+        data=DataConfig(name="cora"),
+        model={"name": "gcn"},
+        head={"name": "softmax", "bias": False},
+        rotate=rotate,
+        optimizer=OptimizerConfig(name="adam", lr=0.02, weight_decay=5e-4, head_weight_decay=0.0),
+        train=TrainConfig(steps=40, test_every=10, quiet=True),
+    )
+    outcome = run(config, tmp_path)
+    assert outcome.last["accuracy"] > 0.9 and outcome.best["validation_accuracy"] > 0.9
+    assert (tmp_path / "folded.safetensors").exists() is (rotate is not None)
+
+
+def test_gan_moves_both_players_and_regularizes_the_discriminator(tmp_path):
+    config = Config(
+        task="gan",
+        data=DataConfig(batch_size=16, share=0.1, test_share=0.2, normalize="symmetric"),
+        model={"name": "sngan_discriminator", "widths": [4, 8], "image_size": None},
+        regularizers={"mhe": {"hidden": 1.0, "output": 0.0}},
+        optimizer=OptimizerConfig(name="adam", lr=1e-3, betas=(0.5, 0.999)),
+        gan=GanConfig({"name": "sngan_generator", "widths": [8, 4], "features": 6}, samples=20),
+        train=TrainConfig(steps=6, test_every=3, log_every=3, checkpoint_every=3, quiet=True),
+    )
+    run(config, tmp_path / "a")
+    lines = [json.loads(x) for x in (tmp_path / "a/metrics.jsonl").read_text().splitlines()]
+    assert all("mhe" in x for x in lines if x["split"] == "train")
+    tests = [x for x in lines if x["split"] == "test"]
+    assert 0 < tests[-1]["generated"] < 1 and 0 < tests[-1]["real"] < 1
+    pictures = np.load(tmp_path / "a/samples.npy")
+    assert pictures.shape == (64, 1, 8, 8) and pictures.dtype == np.uint8
+    config.train.steps = 3
+    run(config, tmp_path / "b")
+    config.train.steps = 6
+    run(config, tmp_path / "b", resume=True)
+    names = [tmp_path / d / "checkpoints/step-00000006/model.safetensors" for d in "ab"]
+    assert names[0].read_bytes() == names[1].read_bytes()
+
+
+def test_few_shot_pretrains_and_tests_on_new_classes(monkeypatch, tmp_path):
+    whole = data.load("digits")
+    split = data.Split(whole.train.only(range(5)), whole.train.only(range(5, 10)), name="digits")
+    monkeypatch.setattr(data, "load", lambda name, root=None, **options: split)
+    config = Config(
+        task="few_shot",
+        data=DataConfig(batch_size=32),
+        model={"name": "cnn3", "widths": [8, 8, 8], "features": 16},
+        optimizer=OptimizerConfig(name="adam", lr=3e-3),
+        few_shot=FewShotConfig(["baseline", "baseline++"], episodes=10, epochs=5, queries=5),
+        train=TrainConfig(steps=30, test_every=15, quiet=True),
+    )
+    run(config, tmp_path)
+    found = json.loads((tmp_path / "summary.json").read_text())["few_shot"]
+    assert found["baseline++"]["accuracy"] > 0.3 and 0 < found["baseline"]["half_width"] < 0.5
+
+
+def test_fine_tuning_starts_from_the_weights_that_fit(tmp_path):
+    run(small_config(), tmp_path / "first")
+    first = load_net(tmp_path / "first")
+    config = small_config(
+        head={"name": "a_softmax", "m": 4},
+        hooks={"class_energy": {"weight": 1.0}},
+        train=TrainConfig(steps=1, quiet=True, init_from=str(tmp_path / "first")),
+        optimizer=OptimizerConfig(lr=0.0, momentum=0.0),
+    )
+    run(config, tmp_path / "second")
+    second = load_net(tmp_path / "second")
+    for (name, a), b in zip(first.named_parameters(), second.parameters(), strict=True):
+        assert torch.equal(a, b), name
+    config.train.init_from = str(tmp_path / "first/checkpoints/step-00000012")
+    config.model = {"name": "mlp", "widths": [4, 4]}
+    config.head = {"name": "softmax"}
+    with pytest.raises(ValueError, match="no weight of .* fits the model"):
+        run(config, tmp_path / "third")
+    assert not (tmp_path / "third").exists()
+
+
+def test_folded_weights_are_those_of_a_plain_network(tmp_path):
+    from hypersphere.training.build import make_net
+    from hypersphere.training.checkpoints import load_weights
+
+    config = small_config(
+        model={"name": "mlp", "widths": [6, 5]}, rotate={"method": "cayley"}, hooks={}
+    )
+    run(config, tmp_path)
+    rotated = load_net(tmp_path, tmp_path / "checkpoints/step-00000012")
+    config.rotate = None
+    plain = make_net(config, (1, 8, 8), 10)
+    plain.load_state_dict(load_weights(tmp_path / "folded.safetensors"))
+    x = torch.rand(4, 1, 8, 8)
+    torch.testing.assert_close(plain.eval()(x), rotated(x), rtol=1e-4, atol=1e-5)
+
+
+CONFIG = """
+data: {name: digits, batch_size: 32, share: 0.2, test_share: 0.3}
+model: {name: mlp, widths: [8, 8]}
+optimizer: {lr: 0.05}
+train: {steps: 8, quiet: true}
+thesis: {source: Table 0, row: a, metric: accuracy, value: 50.0}
+variants: {a_softmax: {head: {name: a_softmax, m: 2}}}
+"""
+
+
+def test_compare_over_seeds_resumes_what_is_there(tmp_path, capsys, monkeypatch):
+    from hypersphere.commands import compare
+
+    (tmp_path / "c.yaml").write_text(CONFIG)
+    command = [str(tmp_path / "c.yaml"), f"{tmp_path}/c.yaml:a_softmax", "--seeds", "0", "1"]
+    command += ["--folder", str(tmp_path / "runs")]
+    assert compare.main(command) == 0
+    text = capsys.readouterr().out
+    assert "last accuracy (%)" in text and "c-a_softmax" in text and "+-" in text and "50" in text
+    rows = json.loads((tmp_path / "runs/comparison.json").read_text())
+    assert [len(row["last"]) for row in rows] == [2, 2]
+    assert compare.main(command) == 0
+    assert "seed" not in capsys.readouterr().err  # nothing was trained again
+    assert compare.main([*command, "--optimizer.lr", "0.1"]) == 1
+    assert "another config" in capsys.readouterr().err
+    assert compare.main([*command, "--metric", "speed"]) == 1
+    assert "it has: loss, accuracy, error" in capsys.readouterr().err
+
+
+def test_sweep_by_cross_validation(tmp_path, capsys, monkeypatch):
+    from hypersphere.commands import sweep
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "c.yaml").write_text(CONFIG)
+    command = ["c.yaml", "--trials", "2", "--folds", "2", "--search", "optimizer.lr=1e-3:1e-1:log"]
+    assert sweep.main([*command, "--search", "head.name=softmax,a_softmax"]) == 0
+    assert "best accuracy" in capsys.readouterr().out
+    best = json.loads((tmp_path / "runs/sweep-c/best.json").read_text())
+    assert set(best["parameters"]) == {"optimizer.lr", "head.name"}
+    assert (tmp_path / "runs/sweep-c/sweep.db").exists()
+    assert sweep.main(["c.yaml", "--search", "optimizer.lrr=1:2"]) == 2
+    assert "did you mean 'optimizer.lr'?" in capsys.readouterr().err
+    assert sweep.main(["c.yaml", "--search", "optimizer.lr=what"]) == 2
+
+
+def test_folds_are_stratified_and_cover_everything():
+    from hypersphere.training.crossval import fold_parts
+
+    labels = torch.arange(60) % 3
+    parts = fold_parts(labels, 4)
+    assert torch.cat(parts).sort().values.tolist() == list(range(60))
+    assert all(torch.bincount(labels[p]).tolist() == [5, 5, 5] for p in parts)
+    with pytest.raises(ValueError, match="folds must be at least 2"):
+        fold_parts(labels, 1)
+
+
+def test_imbalance_and_shares_reach_the_loader():
+    from hypersphere.training.build import make_loaders
+
+    loaders = make_loaders(DataConfig(imbalance="single"), 0)
+    counts = loaders.split.train.counts()
+    assert counts[0] < counts[1] / 5
+    half = make_loaders(DataConfig(share=0.5), 0)
+    assert abs(len(half.split.train) - 674) < 8
