@@ -113,15 +113,17 @@ class Loewdin(torch.autograd.Function):
         ctx.near = 1e-30 < high <= _MAX_CONDITION * low
         if not ctx.near:
             return _loewdin_by_eigenvectors(ctx, U, V)
-        shifts, weights = inverse_root_poles(low, high, torch.finfo(U.dtype).eps)
-        shifted = torch.stack([M] * len(shifts))
-        for system, shift in zip(shifted, shifts, strict=True):
-            system.diagonal(dim1=-2, dim2=-1).add_(shift)
-        factors, _ = torch.linalg.cholesky_ex(shifted)
-        solutions = torch.cholesky_solve(V.expand(len(shifts), *V.shape), factors)
+        # 2e-6 in float32, the rounding error of the products around it
+        shifts, weights = inverse_root_poles(low, high, 16 * torch.finfo(U.dtype).eps)
+        factors, diagonal, before = [], M.diagonal(dim1=-2, dim2=-1), 0.0
+        for shift in shifts:
+            diagonal.add_(shift - before)
+            factors.append(torch.linalg.cholesky_ex(M)[0])
+            before = shift
+        solutions = torch.stack([torch.cholesky_solve(V, L) for L in factors])
         ZV = _weighted_sum(solutions, weights)
         ctx.weights = weights
-        ctx.save_for_backward(U, factors, solutions, ZV)
+        ctx.save_for_backward(U, solutions, ZV, *factors)
         return U @ ZV
 
     @staticmethod
@@ -133,10 +135,10 @@ class Loewdin(torch.autograd.Function):
             A, B = P.mT @ G, Q.mT @ V
             F = _skew_outer(A, B) / (sigma.unsqueeze(-1) + sigma.unsqueeze(-2))
             return (P @ F) @ Q.mT, Q @ A
-        U, factors, solutions, ZV = ctx.saved_tensors
+        U, solutions, ZV, *factors = ctx.saved_tensors
         B = U.mT @ G
-        B = torch.cholesky_solve(B.expand(len(factors), *B.shape), factors)
-        grad_V = _weighted_sum(B, ctx.weights)
+        B = torch.stack([torch.cholesky_solve(B, L) for L in factors])
+        grad_V = _weighted_sum(B, ctx.weights) if ctx.needs_input_grad[1] else None
         if not ctx.needs_input_grad[0]:
             return None, grad_V
         # dL/dM = - sum_j w_j B_j Y_j^T with the solutions Y_j of both passes, and

@@ -107,7 +107,7 @@ def random_rotation(
     wide = torch.randn(*batch, d, d, generator=generator, dtype=torch.float64)
     R = orthogonalize(wide, "gram_schmidt")
     R[..., 0] *= torch.linalg.det(R).sign().unsqueeze(-1)
-    return R.to(dtype=dtype or torch.get_default_dtype(), device=device)
+    return R.contiguous().to(dtype=dtype or torch.get_default_dtype(), device=device)
 
 
 def spectral_norm(W: Tensor) -> float:

@@ -112,7 +112,7 @@ class Rotation(nn.Module):
         """The neurons that the current map turns into `weight`."""
         if not isinstance(self.map, Matrix):
             return weight
-        return self.layout.weight(self.map.undo(self.layout.rows(weight)))
+        return self.layout.weight(self.map.undo(self.layout.rows(weight))).contiguous()
 
     def add_task(self, name: str, source: str | None = None) -> None:
         source = source or self.task
