@@ -168,6 +168,16 @@ def test_four_neurons_descend_to_the_regular_tetrahedron():
     torch.testing.assert_close(cos, torch.full_like(cos, -1 / 3), rtol=0, atol=1e-6)
 
 
+def test_function_transforms_and_the_compiler_take_it():
+    w = torch.randn(6, 3, dtype=torch.float64)
+    leaf = w.clone().requires_grad_()
+    energy = lambda x: HF.hyperspherical_energy(x, 2.0, half_space=True)  # noqa: E731
+    (expected,) = torch.autograd.grad(energy(leaf), leaf)
+    torch.testing.assert_close(torch.func.grad(energy)(w), expected)
+    compiled = torch.compile(energy, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(torch.autograd.grad(compiled(leaf), leaf)[0], expected)
+
+
 def test_memory_stays_far_below_the_square(monkeypatch):
     monkeypatch.setattr(module, "BLOCK_ENTRIES", 2**14)
     largest = 0

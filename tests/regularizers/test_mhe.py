@@ -86,6 +86,35 @@ def test_minimizing_mhe_alone_gives_the_regular_tetrahedron():
     torch.testing.assert_close(cos, torch.full_like(cos, -1 / 3), rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["dissertation_half_space_mhe", "dissertation_rp_comhe"])
+def test_training_on_digits_ends_with_less_energy(name):
+    digits = pytest.importorskip("sklearn.datasets").load_digits()
+    x = torch.tensor(digits.data / 16.0, dtype=torch.float32)
+    y = torch.tensor(digits.target)
+
+    def train(reg):
+        torch.manual_seed(0)
+        net = nn.Sequential(
+            nn.Linear(64, 48), nn.ReLU(), nn.Linear(48, 48), nn.ReLU(), nn.Linear(48, 10)
+        )
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+        for step in range(120):
+            rows = torch.arange(step * 64, step * 64 + 64) % 1500
+            loss = nn.functional.cross_entropy(net(x[rows]), y[rows])
+            if reg is not None:
+                loss = loss + reg(net)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        accuracy = float((net(x[1500:]).argmax(1) == y[1500:]).float().mean())
+        energy = sum(float(layer.value) for layer in MHE().report(net))
+        return accuracy, energy
+
+    plain, regularized = train(None), train(create(name, output=1.0))
+    assert plain[0] > 0.8 and regularized[0] > 0.8
+    assert regularized[1] < plain[1]
+
+
 def test_report_layer_by_layer():
     net = nn.Sequential(nn.Conv2d(4, 6, 3, groups=2), nn.Flatten(), nn.Linear(6, 3))
     with torch.no_grad():

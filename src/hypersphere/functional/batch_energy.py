@@ -75,7 +75,9 @@ class _ClassEnergy(torch.autograd.Function):
     def forward(  # type: ignore[override]
         ctx: Any, weight: Tensor, classes: Tensor, share: Tensor, potential: Potential
     ) -> Tensor:
-        norm = row_norm(weight)
+        norm = torch.linalg.vector_norm(weight, dim=1)
+        if not bool(((norm > 1e-15) & (norm < 1e15)).all()):
+            norm = row_norm(weight)  # exact for any length, but makes copies
         inverse = torch.where(norm > 0, 1 / norm, 0.0)
         rows = weight[classes] * inverse[classes, None]  # (k, d) directions
         total = weight.new_zeros(())

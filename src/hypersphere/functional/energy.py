@@ -17,7 +17,7 @@ neurons; a pair below it has the floor's energy and no gradient.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -181,7 +181,8 @@ def set_energies(
     floor = distance_floor(s, wide.dtype) * (1.0 if beta is None else float(beta.max()))
     potential = Potential(float(s), distance == "geodesic", half_space, floor)
     with torch.autocast(neurons.device.type, enabled=False):
-        energies = _Energy.apply(wide, beta, potential)
+        tracked = wide.requires_grad and torch.is_grad_enabled()
+        energies, _ = _Energy.apply(wide, beta, potential, tracked)
     if reduction == "mean":
         points = neurons.shape[1] * (2 if half_space else 1)
         energies = energies / (points * (points - 1))
@@ -262,7 +263,8 @@ def _value_and_gradient(
     """Energies (B,) and their gradient (B, N, d), block of rows by block of rows."""
     squares = torch.linalg.vector_norm(neurons, dim=-1).square()
     info = torch.finfo(neurons.dtype)
-    if not bool(((squares > info.tiny / info.eps) & (squares < info.max**0.5)).all()):
+    usual = (squares > info.tiny / info.eps) & (squares < info.max**0.5)
+    if torch.compiler.is_compiling() or not bool(usual.all()):
         # Zero rows, or lengths whose squares leave the floating range: go through the directions.
         u = normalize(neurons)
         total, gradient = _pass(u, u.square().sum(-1), beta, potential, with_gradient)
@@ -320,18 +322,27 @@ def _pass(
 
 
 class _Energy(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, neurons: Tensor, beta: Tensor | None, potential: Potential) -> Tensor:  # type: ignore[no-untyped-def, override]
-        total, gradient = _value_and_gradient(neurons, beta, potential, ctx.needs_input_grad[0])
-        ctx.potential = potential
-        ctx.save_for_backward(neurons, beta, gradient)
-        return total
+    """The energies, and beside them their gradient, which only the backward pass looks at."""
 
     @staticmethod
-    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, None, None]:  # type: ignore[no-untyped-def, override]
+    def forward(
+        neurons: Tensor, beta: Tensor | None, potential: Potential, with_gradient: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        return _value_and_gradient(neurons, beta, potential, with_gradient)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
+        neurons, beta, ctx.potential, _ = inputs
+        gradient = output[1]
+        if gradient is not None:
+            ctx.mark_non_differentiable(gradient)
+        ctx.save_for_backward(neurons, beta, gradient)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, _: Any) -> tuple[Tensor, None, None, None]:  # type: ignore[override]
         neurons, beta, gradient = ctx.saved_tensors
         if torch.is_grad_enabled():  # the caller will differentiate this gradient again
             energies = _plain(neurons, beta, ctx.potential)
             (result,) = torch.autograd.grad(energies, neurons, grad, create_graph=True)
-            return result, None, None
-        return grad[:, None, None] * gradient, None, None
+            return result, None, None, None
+        return grad[:, None, None] * gradient, None, None, None
