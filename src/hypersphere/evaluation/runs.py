@@ -79,7 +79,7 @@ class TrainedRun:
 
     def transform(self, images: Tensor) -> Tensor:
         """Crop as in testing, then normalize."""
-        return self.normalize(self._crop(images))
+        return self.normalize(self._crop(images, torch.Generator()))
 
     @cached_property
     def _crop(self) -> Any:
