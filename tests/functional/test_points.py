@@ -46,7 +46,7 @@ def test_more_packings(n):
     assert math.degrees(HF.separation_distance(points)) == pytest.approx(TAMMES[n], abs=1e-6)
 
 
-@pytest.mark.parametrize("s", [0.0, 1.0, 2.0, 9.0, math.inf])
+@pytest.mark.parametrize("s", [0.0, 1.0, 9.0, 30.0, 2000.0, math.inf])
 @pytest.mark.parametrize("dim", [2, 5])
 def test_simplex_in_every_dimension_for_every_s(s, dim):
     points = HF.minimize_energy(dim + 1, dim, s, restarts=6)
@@ -69,6 +69,15 @@ def test_cross_polytope_and_lines():
 def test_logarithmic_energy_of_whyte():
     octahedron = torch.cat([torch.eye(3), -torch.eye(3)]).double()
     assert energy(HF.minimize_energy(6, 3, 0.0), 0.0) == pytest.approx(energy(octahedron, 0.0))
+
+
+def test_steep_energies_lie_between_their_neighbours():
+    """As s grows the smallest angle rises towards that of the packing, here n = 7."""
+    found = [HF.minimize_energy(7, 3, s, restarts=20) for s in (1.0, 12.0, 13.0, 100.0, 1e4)]
+    angles = [math.degrees(HF.separation_distance(points)) for points in found]
+    assert angles == sorted(angles)
+    assert angles[-1] == pytest.approx(TAMMES[7], abs=0.02)
+    assert abs(angles[2] - angles[1]) < 0.3  # the two ways to the minimum meet
 
 
 def test_the_finish_leaves_no_gradient():

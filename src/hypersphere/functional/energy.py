@@ -80,8 +80,8 @@ def distance_floor(s: float, dtype: torch.dtype = torch.float32) -> float:
     """Smallest distance the energy tells apart: 8 sqrt(eps), more for an s that would overflow.
 
     In float32 it is 2.8e-3 (0.16 degrees) and in float64 1.2e-7, a few times the error with which
-    2 - 2 cos resolves a distance. Above s = 13 in float32 it rises, so that the energy of a million
-    coinciding pairs and their gradients stay finite.
+    2 - 2 cos resolves a distance. Above s = 5.5 in float32 (20 in float64) it rises, so that the
+    energy of a million coinciding pairs and their gradients stay finite.
 
     >>> f"{distance_floor(2.0):.4f} {distance_floor(30.0):.3f}"
     '0.0028 0.250'

@@ -7,7 +7,6 @@ finished by Newton steps on the sphere, which reach machine precision in a few i
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import torch
@@ -22,6 +21,8 @@ Objective = Callable[[Tensor], tuple[Tensor, Tensor]]  # (R, n, d) -> (R,), (R, 
 
 # Coordinates beyond which the dense Hessian of the finish would cost more than it gives.
 MAX_NEWTON = 1500
+# Powers above which d^-s is handled by its logarithm, in `steep.py`.
+STEEP = 12.0
 
 
 def minimize_energy(
@@ -59,25 +60,20 @@ def minimize_energy(
     start = uniform_on_sphere(count * n, dim, generator, torch.float64).view(count, n, dim)
     if n == 1 or dim == 1:
         return start[0] if n == 1 else torch.tensor([[1.0], [-1.0]], dtype=torch.float64)
-    if s == math.inf:
-        from .tammes import max_min
+    if s > STEEP:
+        from .steep import minimize_steep
 
-        return max_min(start, half_space)
-    smooth = min(s, 6.0)  # the crowd finds the arrangement; a steep kernel only refines it
-    crowd, energy = descend(riesz(smooth, half_space), start)
-    best = crowd[energy.argsort()[:4]]
-    if s > smooth:
-        best, energy = descend(riesz(s, half_space), best)
-        best = best[energy.argsort()]
-    finished = [newton(x, s, half_space) for x in best[:2]]
-    energies = torch.stack([riesz(s, half_space)(x[None])[0][0] for x in finished])
-    return finished[int(energies.argmin())]
+        return minimize_steep(start, s, half_space)
+    objective = riesz(s, half_space)
+    crowd, energy = descend(objective, start)
+    finished = torch.stack([newton(x, s, half_space) for x in crowd[energy.argsort()[:2]]])
+    return finished[int(objective(finished)[0].argmin())]
 
 
 def _default_restarts(n: int, dim: int, s: float) -> int:
     # On the 2-sphere at least one start in 20 ends in the best known Thomson configuration for each
     # n <= 100; packings have more and deeper wrong basins.
-    crowd = 100 + 2 * n if s == math.inf else 20 + 3 * n // 2
+    crowd = 100 + 2 * n if s > STEEP else 20 + 3 * n // 2
     affordable = int(1.5e7 / (n * n * dim))  # keeps a thousand points within a minute
     return max(1, min(crowd, affordable))
 

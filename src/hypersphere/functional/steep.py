@@ -1,12 +1,14 @@
-"""Tammes' problem, the limit s -> infinity of the energy: the largest smallest angle (5.3.7).
+"""Large s, and Tammes' problem at its end: the largest smallest angle (5.3.7).
 
-E_s^(1/s) tends to 1 / d_min. Its logarithm, F_s = log(sum_{i<j} d_ij^-s) / s, is followed from a
-moderate to an enormous s: first by L-BFGS for the whole crowd, then by Newton steps for the best.
-What remains is log(contacts) / s, far below the rounding of an angle.
+E_s^(1/s) tends to 1 / d_min. Powers d^-s soon leave the floating range, their logarithm
+F_s = log(sum_{i<j} d_ij^-s) / s does not, and has the same minima. It is followed from a moderate s
+to the s that is wanted: by L-BFGS for the whole crowd, then by Newton steps for the best. For
+Tammes that is an enormous s, where the rest, log(contacts) / s, is below the rounding of an angle.
 """
 
 from __future__ import annotations
 
+import math
 from functools import partial
 
 import torch
@@ -14,23 +16,37 @@ from torch import Tensor
 
 from .points import MAX_NEWTON, descend, newton_step
 
-__all__ = ["max_min"]
+__all__ = ["minimize_steep"]
+
+STAGES = (40.0, 160.0, 500.0)
+LAST = 2e11  # stands for infinity
 
 
-def max_min(crowd: Tensor, half_space: bool, keep: int = 32, finish: int = 6) -> Tensor:
-    """The configuration of largest separation found from random starts (R, n, d): (n, d).
+def minimize_steep(
+    crowd: Tensor, s: float, half_space: bool, keep: int = 32, finish: int = 6
+) -> Tensor:
+    """The best configuration (n, d) found for a large s, or s = inf, from random starts (R, n, d).
 
     Starting at a small s would lead the whole crowd into the few basins of a smooth energy, where
     the best packings often are not; so it starts steep.
     """
-    for s in (40.0, 160.0, 500.0):
-        if s == 500.0:
-            crowd = crowd[largest_cosine(crowd, half_space).argsort()[:keep]]
-        objective = partial(_sharp, s=s, half_space=half_space)
+    stages = [stage for stage in STAGES if stage < s] + ([s] if s <= STAGES[-1] else [])
+    for number, stage in enumerate(stages):
+        if number == 2:
+            crowd = crowd[_rank(crowd, s, half_space)[:keep]]
+        objective = partial(_sharp, s=stage, half_space=half_space)
         crowd, _ = descend(objective, crowd, iterations=150, tolerance=1e-8)
-    order = largest_cosine(crowd, half_space).argsort()
-    best = torch.stack([_follow(x, half_space) for x in crowd[order[:finish]]])
-    return best[int(largest_cosine(best, half_space).argmin())]
+    best = torch.stack(
+        [_follow(x, stages[-1], s, half_space) for x in crowd[_rank(crowd, s, half_space)[:finish]]]
+    )
+    return best[int(_rank(best, s, half_space)[0])]
+
+
+def _rank(crowd: Tensor, s: float, half_space: bool) -> Tensor:
+    """Order of the configurations, best first."""
+    if s == math.inf:
+        return largest_cosine(crowd, half_space).argsort()
+    return _sharp(crowd, s, half_space)[0].argsort()
 
 
 def largest_cosine(x: Tensor, half_space: bool) -> Tensor:
@@ -41,27 +57,37 @@ def largest_cosine(x: Tensor, half_space: bool) -> Tensor:
     return cos.amax((-2, -1))
 
 
-def _follow(x: Tensor, half_space: bool, last: float = 2e11) -> Tensor:
-    """Newton steps while s doubles, for one configuration (n, d)."""
+def _follow(x: Tensor, s: float, end: float, half_space: bool) -> Tensor:
+    """Newton steps while s doubles up to `end`, for one configuration (n, d)."""
     if x.shape[0] * (x.shape[1] - 1) > MAX_NEWTON:
         return x
-    best, s = x, 500.0
-    while s < last:
-        value = _log_energy(x, s, half_space)
-        for _ in range(6):
-            first, second = _log_derivatives(x, s, half_space)
-            energy = partial(_log_energy, s=s, half_space=half_space)
-            new = newton_step(x, first, second, energy, value, rank_one=s)
-            if new is None:
-                break
-            change = value - new[1]
-            x, value = new
-            if bool(change < 1e-3 / s):
-                break
+    if end < math.inf:
+        while s < end:
+            x = _newton(x, s, half_space, steps=6)
+            s = min(2 * s, end)
+        return _newton(x, end, half_space, steps=30)
+    best = x
+    while s < LAST:
+        x = _newton(x, s, half_space, steps=6)
         if bool(largest_cosine(x[None], half_space) < largest_cosine(best[None], half_space)):
             best = x
         s *= 2
     return best
+
+
+def _newton(x: Tensor, s: float, half_space: bool, steps: int) -> Tensor:
+    energy = partial(_log_energy, s=s, half_space=half_space)
+    value = energy(x)
+    for _ in range(steps):
+        first, second = _log_derivatives(x, s, half_space)
+        new = newton_step(x, first, second, energy, value, rank_one=s)
+        if new is None:
+            break
+        change = value - new[1]
+        x, value = new
+        if steps < 10 and bool(change < 1e-3 / s):
+            break
+    return x
 
 
 def _exponents(x: Tensor, s: float, half_space: bool) -> tuple[Tensor, Tensor]:
