@@ -18,6 +18,9 @@ from .angles import (
     uniform_on_sphere,
 )
 from .angular import angular, angular_derivative, angular_derivative_k, arcsin
+from .batch_energy import class_energy
+from .class_logsumexp import class_logsumexp
+from .cross_entropy import margin_cross_entropy, margin_logits
 from .decoupled import (
     decoupled_conv,
     decoupled_conv1d,
@@ -25,15 +28,13 @@ from .decoupled import (
     decoupled_conv3d,
     decoupled_linear,
 )
-from .magnitude import magnitude, magnitude_ratio, magnitude_slope
-from .patches import patch_norm
-from .class_logsumexp import class_logsumexp
-from .cross_entropy import margin_cross_entropy, margin_logits
-from .labels import check_labels, sample_classes
-from .margins import Margin, anneal, margin, margin_derivative
-from .batch_energy import class_energy
 from .energy import distance_floor, hyperspherical_energy, log_energy, set_energies
 from .gram_penalties import orthogonal_penalty, orthonormal_penalty, spectral_penalty
+from .labels import check_labels, sample_classes
+from .magnitude import magnitude, magnitude_ratio, magnitude_slope
+from .margins import Margin, anneal, margin, margin_derivative
+from .orthogonalize import apply_orthogonal, orthogonalize, random_rotation
+from .patches import patch_norm
 from .points import minimize_energy
 from .projections import (
     adversarial_step,
@@ -48,4 +49,3 @@ from .projections import (
     sketch,
 )
 from .uniformity import uniformity_test
-from .orthogonalize import apply_orthogonal, orthogonalize, random_rotation
