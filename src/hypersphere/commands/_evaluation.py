@@ -23,7 +23,17 @@ FEATURES_HELP = """arrays in a --features file (.npz or .safetensors), by kind:
 """
 
 
-def parser() -> argparse.ArgumentParser:
+def parse(arguments: list[str]) -> argparse.Namespace:
+    """The command line; the run may also stand behind options: `--protocol plain RUN`."""
+    top, parts = parsers()
+    if not arguments or arguments[0] not in parts:
+        return top.parse_args(arguments)
+    kind, *rest = arguments
+    return parts[kind].parse_intermixed_args(rest, argparse.Namespace(kind=kind))
+
+
+def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
+    """The whole parser, and one per kind."""
     top = argparse.ArgumentParser(
         prog="hypersphere evaluate",
         description="Evaluate a trained run, or features saved by any program.",
@@ -31,8 +41,9 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     kinds = top.add_subparsers(dest="kind", required=True, metavar="KIND")
+    added = {}
     for name, what in KINDS.items():
-        p = kinds.add_parser(
+        p = added[name] = kinds.add_parser(
             name,
             help=what,
             description=what,
@@ -51,7 +62,7 @@ def parser() -> argparse.ArgumentParser:
         p.add_argument("--no-cache", action="store_true", help="do not keep features in RUN/cache")
         p.add_argument("--quiet", action="store_true", help="no progress")
         OPTIONS.get(name, lambda _: None)(p)
-    return top
+    return top, added
 
 
 KINDS = {

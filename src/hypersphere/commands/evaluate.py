@@ -11,7 +11,7 @@ from ._evaluation import (
     extract,
     features_and_labels,
     open_run,
-    parser,
+    parse,
     progress,
     read_samples,
 )
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def main(argv: Sequence[str]) -> int:
-    options = parser().parse_args(list(argv))
+    options = parse(list(argv))
     try:
         if options.run is None and options.features is None:
             raise ValueError("say what to evaluate: a run folder, or --features FILE")
@@ -66,15 +66,13 @@ def verification(options: argparse.Namespace) -> list[Result]:
         listed = read_pairs(options.pairs, options.images, options.folds)
         images, index, same, fold = run.read(listed.paths), listed.index, listed.same, listed.fold
     else:
-        if options.data:
-            from .. import data
-
-            pairs = data.load(options.data, options.data_root).pairs
-        else:
-            pairs = run.loaders.split.pairs
+        named = options.data is not None
+        split = run.load_split(options.data, options.data_root) if named else run.loaders.split
+        pairs = split.pairs
         if pairs is None:
             raise ValueError("the data has no list of pairs: give --pairs FILE, or --all-pairs")
-        images, same, fold = pairs.dataset, pairs.same, pairs.fold
+        images = run.check(pairs.dataset, options.data or "the run")
+        same, fold = pairs.same, pairs.fold
         index = torch.stack([pairs.first, pairs.second], 1)
     features = extract(run, images, options, flips=flips)
     if options.save:

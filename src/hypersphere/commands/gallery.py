@@ -24,7 +24,7 @@ verify and identify exit with 3 when nobody matches."""
 
 
 def main(argv: Sequence[str]) -> int:
-    options = parser().parse_args(list(argv))
+    options = parse(list(argv))
     try:
         return COMMANDS[options.what](options)
     except (ValueError, FileNotFoundError, NotADirectoryError) as error:
@@ -32,7 +32,17 @@ def main(argv: Sequence[str]) -> int:
         return 1
 
 
-def parser() -> argparse.ArgumentParser:
+def parse(arguments: list[str]) -> argparse.Namespace:
+    """The command line, where pictures may also stand behind options: `--name ada a.jpg`."""
+    top, parts = parsers()
+    if not arguments or arguments[0] not in parts:
+        return top.parse_args(arguments)
+    what, *rest = arguments
+    return parts[what].parse_intermixed_args(rest, argparse.Namespace(what=what))
+
+
+def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
+    """The whole parser, and one per subcommand."""
     style = argparse.RawDescriptionHelpFormatter
     top = argparse.ArgumentParser(
         prog="hypersphere gallery",
@@ -74,7 +84,7 @@ def parser() -> argparse.ArgumentParser:
         default=None,
         help="of a new gallery: use mirror images too (default: concatenate)",
     )
-    return top
+    return top, added
 
 
 def open_gallery(options: argparse.Namespace, create: bool = False) -> Gallery:

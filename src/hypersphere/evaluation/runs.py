@@ -109,8 +109,8 @@ class TrainedRun:
         paths, labels, classes = list_classes(Path(folder))
         return Samples(self.read(paths), torch.tensor(labels), classes)
 
-    def dataset_samples(self, name: str, root: str | None, part: str = "test") -> Samples:
-        """A named data set, brought to the size of the run where its reader can do that."""
+    def load_split(self, name: str, root: str | None) -> Any:
+        """A named data set, in the size and color of the run where its reader can do that."""
         import inspect
 
         from .. import data
@@ -123,11 +123,23 @@ class TrainedRun:
             options["size"] = (size[0], size[1])
         if "mode" in known:
             options["mode"] = "L" if channels == 1 else "RGB"
-        found = getattr(data.load(name, root, **options), part)
-        if tuple(found.shape) != self.shape:
+        return data.load(name, root, **options)
+
+    def check(self, dataset: Any, name: str) -> Any:
+        """The data set, if its samples have the shape the run was trained on."""
+        if tuple(dataset.shape) != self.shape:
             raise ValueError(
-                f"samples of {name} are {tuple(found.shape)}; this run was trained on {self.shape}"
+                f"samples of {name} are {tuple(dataset.shape)}; "
+                f"this run was trained on {self.shape}"
             )
+        return dataset
+
+    def dataset_samples(self, name: str, root: str | None, part: str = "test") -> Samples:
+        """A part of a named data set."""
+        found = getattr(self.load_split(name, root), part, None)
+        if found is None:
+            raise ValueError(f"{name} has no part {part!r}")
+        self.check(found, name)
         return Samples(found, found.labels, [str(c) for c in found.classes])
 
     def extract(

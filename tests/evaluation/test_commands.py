@@ -1,0 +1,218 @@
+"""`hypersphere evaluate` and `hypersphere gallery` as a user types them."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from hypersphere.cli import main
+from hypersphere.evaluation import save_tensors
+
+
+def run(capsys, *words):
+    """(exit code, printed, complained)"""
+    code = main([str(w) for w in words])
+    out = capsys.readouterr()
+    return code, out.out, out.err
+
+
+@pytest.fixture
+def labelled(tmp_path):
+    labels = torch.arange(12).repeat_interleave(22)
+    features = 3 * torch.randn(12, 8)[labels] + torch.randn(264, 8)
+    path = tmp_path / "features.safetensors"
+    save_tensors(path, {"features": features, "labels": labels, "logits": torch.randn(264, 12)})
+    return path
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (["verification", "--all-pairs"], "TAR at FAR"),
+        (["identification", "--ranks", "1", "3"], "rank-3"),
+        (["identification", "--open-set", "--unknown", "0.25"], "DIR at FAR 0.1"),
+        (["classification", "--top", "3"], "top-3 error"),
+        (["fewshot", "--episodes", "5", "--queries", "5", "--shot", "1"], "5-way 1-shot"),
+        (["geometry"], "angular Fisher score"),
+        (["retrieval"], "MAP@R"),
+        (["imbalance", "--rare", "0", "1"], "rare classes [0, 1]"),
+        (["generative", "--splits", "3"], "inception-style score"),
+    ],
+)
+def test_every_kind_from_saved_features(capsys, labelled, tmp_path, words, shown):
+    kind, *rest = words
+    target = tmp_path / "out" / "result.json"
+    code, out, err = run(capsys, "evaluate", kind, "--features", labelled, *rest, "--json", target)
+    assert code == 0 and err == "" and shown in out
+    assert json.loads(target.read_text())["kind"].endswith("Result")
+
+
+def test_verification_from_npz_with_pairs(capsys, tmp_path):
+    features = np.random.default_rng(0).normal(size=(40, 6)).astype(np.float32)
+    index = np.random.default_rng(1).integers(0, 40, (60, 2))
+    same = np.arange(60) % 2
+    np.savez(tmp_path / "table.npz", features=features, index=index, same=same)
+    a, b = features[index[:, 0]], features[index[:, 1]]
+    np.savez(tmp_path / "rows.npz", features_a=a, features_b=b, same=same)
+    results = [
+        run(
+            capsys, "evaluate", "verification", "--features", tmp_path / name, "--protocol", "plain"
+        )
+        for name in ("table.npz", "rows.npz")
+    ]
+    assert results[0] == results[1] and results[0][0] == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["verification"], "a run folder, or --features"),
+        (["verification", "nowhere"], "nowhere is not a run folder"),
+        (["verification", "--features", "no.npz"], "no features at no.npz"),
+        (["robustness", "--features", "FILE"], "give a run folder"),
+        (["verification", "--features", "FILE"], "has no array 'same'; it has: features, labels"),
+        (["fewshot", "--features", "FILE", "--queries", "99"], "0 of 12 classes have them"),
+    ],
+)
+def test_mistakes_are_one_line(capsys, labelled, words, message):
+    words = [labelled if w == "FILE" else w for w in words]
+    code, out, err = run(capsys, "evaluate", *words)
+    assert code == 1 and out == "" and message in err and err.count("\n") == 1
+
+
+def test_gallery_of_features(capsys, tmp_path):
+    gallery = tmp_path / "g"
+    features = np.random.default_rng(0).normal(size=(6, 8)).astype(np.float32)
+    np.savez(tmp_path / "f.npz", features=features, names=np.array(list("aabbcc")))
+    np.savez(tmp_path / "q.npz", features=features[2:3] + 0.01)
+    np.savez(tmp_path / "wide.npz", features=np.ones((1, 9), np.float32))
+    code, out, _ = run(capsys, "gallery", "enroll", gallery, "--features", tmp_path / "f.npz")
+    assert code == 0 and "6 features of 3 people" in out
+    query = ["--features", tmp_path / "q.npz"]
+    code, out, _ = run(capsys, "gallery", "identify", gallery, *query, "--json")
+    assert code == 0 and json.loads(out)[0]["matches"][0]["name"] == "b"
+    assert run(capsys, "gallery", "identify", gallery, *query, "--threshold", 1.1)[0] == 3
+    assert run(capsys, "gallery", "verify", gallery, "b", *query)[:2][0] == 0
+    code, out, _ = run(capsys, "gallery", "verify", gallery, "a", *query, "--threshold", 0.9)
+    assert code == 3 and ": no, a" in out
+    assert run(capsys, "gallery", "list", gallery)[1] == "a  2\nb  2\nc  2\n"
+    assert run(capsys, "gallery", "remove", gallery, "b")[1] == "removed 2 features of b\n"
+    for words, message in [
+        (["verify", gallery, "b", *query], "nobody is enrolled as 'b'"),
+        (["identify", gallery, "--features", tmp_path / "wide.npz"], "dimension 8; got 9"),
+        (["identify", tmp_path / "none", *query], "no gallery at"),
+        (["enroll", gallery, "x.jpg"], "whose pictures are these?"),
+        (["enroll", gallery, "--name", "x", "x.jpg"], "pictures need --run"),
+    ]:
+        code, _, err = run(capsys, "gallery", *words)
+        assert code == 1 and message in err
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A real run of a few steps on the embedded digits."""
+    pytest.importorskip("lightning_fabric", reason="needs the extra train")
+    folder = tmp_path_factory.mktemp("runs") / "digits"
+    words = ["--run.folder", folder, "--train.steps", 8, "--train.quiet", "true"]
+    words += [
+        "--run.report",
+        "false",
+        "--train.test_every",
+        8,
+        "--model.widths",
+        "[8, 8, 8]",
+        "--model.features",
+        16,
+    ]
+    command = [sys.executable, "-m", "hypersphere", "train", *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    found = [path.parent for path in folder.parent.rglob("run.json")]
+    assert done.returncode == 0 and found, done.stderr
+    return found[0]
+
+
+@pytest.mark.slow
+def test_a_trained_run_through_every_kind(capsys, trained, tmp_path):
+    for words, shown in [
+        (["verification"], "sphereface"),
+        (["verification", "--protocol", "plain", trained], "plain"),
+        (["identification"], "rank-10"),
+        (["classification"], "hardness (AVH)"),
+        (["robustness", "--limit", 20, "--attacks", "none", "fgsm", "deepfool_l2"], "white box"),
+        (["robustness", "--limit", 20, "--source", trained], "black box"),
+        (["fewshot", "--episodes", 4, "--shot", 1, "--queries", 5], "baseline++"),
+        (["geometry"], "half space"),
+        (["retrieval"], "recall@5"),
+        (["imbalance", "--rare", 1], "rare classes [1]"),
+    ]:
+        place = [] if trained in words and words[0] == "verification" else [trained]
+        code, out, err = run(capsys, "evaluate", words[0], *place, *words[1:], "--quiet")
+        assert (code, err) == (0, "") and shown in out, words
+    # extracted once: a second look comes from the cache
+    kept = sorted((trained / "cache").iterdir())
+    times = [p.stat().st_mtime_ns for p in kept]
+    assert run(capsys, "evaluate", "retrieval", trained)[0] == 0
+    assert [p.stat().st_mtime_ns for p in sorted((trained / "cache").iterdir())] == times
+
+
+@pytest.mark.slow
+def test_pictures_of_people_with_a_trained_run(capsys, trained, tmp_path):
+    image = pytest.importorskip("PIL.Image", reason="needs the extra data")
+    from hypersphere.data import load
+
+    test, faces = load("digits").test, tmp_path / "faces"
+    for digit in range(4):
+        name = f"d{digit}"
+        (faces / name).mkdir(parents=True)
+        for i, row in enumerate((test.labels == digit).nonzero().flatten()[:4].tolist(), 1):
+            pixels = test.images[row, 0]
+            pixels = pixels if pixels.dtype == torch.uint8 else (255 * pixels).round().byte()
+            image.fromarray(pixels.numpy()).save(faces / name / f"{name}_{i:04d}.png")
+    pairs = "".join(f"d{k} 1 2\nd{k} 1 d{(k + 1) % 4} 1\n" for k in range(4))
+    (tmp_path / "pairs.txt").write_text("2 2\n" + pairs)
+    words = [
+        "--pairs",
+        tmp_path / "pairs.txt",
+        "--images",
+        faces,
+        "--save",
+        tmp_path / "f.safetensors",
+    ]
+    code, out, err = run(capsys, "evaluate", "verification", trained, *words)
+    assert (code, err) == (0, "") and "4 same, 4 different" in out
+    again = run(capsys, "evaluate", "verification", "--features", tmp_path / "f.safetensors")
+    assert again[1] == out
+    (tmp_path / "pairs.txt").write_text("1 1\nd0 1 9\nd0 1 d1 1\n")
+    code, _, err = run(capsys, "evaluate", "verification", trained, *words[:4])
+    assert code == 1 and "d0_0009" in err
+
+    episodes = ["--episodes", 3, "--way", 3, "--shot", 1, "--queries", 2]
+    for kind, *rest in (
+        ["retrieval"],
+        ["identification", "--distractors", faces / "d3"],
+        ["generative"],
+        ["fewshot", *episodes],
+    ):
+        code, _, err = run(capsys, "evaluate", kind, trained, "--images", faces, *rest)
+        assert (code, err) == (0, ""), kind
+
+    gallery, person = tmp_path / "g", faces / "d2" / "d2_0001.png"
+    source = ["--run", trained]
+    assert run(capsys, "gallery", "enroll", gallery, *source, "--images", faces)[0] == 0
+    code, out, _ = run(
+        capsys, "gallery", "enroll", gallery, *source, "--name", "me", person, person
+    )
+    assert code == 0 and "18 features of 5 people" in out
+    code, out, _ = run(capsys, "gallery", "identify", gallery, person, *source, "--top", 1)
+    assert code == 0 and ("d2 1.0000" in out or "me 1.0000" in out)
+    assert run(capsys, "gallery", "verify", gallery, "me", person, *source)[0] == 0
+    code, _, err = run(capsys, "gallery", "verify", gallery, "me", tmp_path / "no.png", *source)
+    assert code == 1 and "no picture at" in err
+    # another model: refused
+    record = json.loads((gallery / "gallery.json").read_text()) | {"model": "0123456789abcdef"}
+    (gallery / "gallery.json").write_text(json.dumps(record))
+    code, _, err = run(capsys, "gallery", "identify", gallery, person, *source)
+    assert code == 1 and "come from model 0123456789abcdef" in err
