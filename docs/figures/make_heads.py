@@ -56,7 +56,7 @@ def main() -> None:
         found = features(head, x, y)
         ax.scatter(*found.T, c=y, cmap="tab10", s=4)
         score = angular_fisher_score(found, y)
-        ax.set(title=f"{title}: angular Fisher score {score:.2f}", aspect="equal")
+        ax.set(title=f"{title}\nangular Fisher score {score:.4f}", aspect="equal")
         ax.set(xticks=[], yticks=[])
         ax.axhline(0, color="gray", linewidth=0.5)
         ax.axvline(0, color="gray", linewidth=0.5)

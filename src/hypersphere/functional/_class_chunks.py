@@ -34,20 +34,34 @@ def forward_pass(
     others = z.new_full((z.shape[0],), -torch.inf)
     moment = z.new_zeros(z.shape[0])
     inverse = z.new_empty(count if unit or kind != "cosine" else 0)  # 1 / |w|
+    scratch = z.new_empty(z.shape[0] * min(chunk, count))
+
+    def scores(part: slice) -> Tensor:
+        w = _rows(weight, index, part, z.dtype)
+        f, _, _ = _scores(z, w, length, inverse[part], unit, kind, k, scratch)
+        shift = _bias(bias, index, offset, part, z.dtype)
+        return f if shift is None else f.add_(shift)
+
     for start in range(0, count, chunk):
         part = slice(start, min(start + chunk, count))
-        w = _rows(weight, index, part, z.dtype)
         if len(inverse):
+            w = _rows(weight, index, part, z.dtype)
             inverse[part] = _inverse(torch.linalg.vector_norm(w, dim=1))
-        f, _, _ = _scores(z, w, length, inverse[part], unit, kind, k)
-        shift = _bias(bias, index, offset, part, z.dtype)
-        if shift is not None:
-            f += shift
+        f = scores(part)
         if mass is not None:
             at_target = _exclude(f, position, start, 0.0)
             moment += torch.linalg.vecdot(f, _mass(mass, index, part, f))
             f.scatter_(1, *at_target)
         _exclude(f, position, start, -torch.inf)
+        # What is already known of the sum replaces the search for the largest score, except where
+        # asking whether that overflowed would cost more than it saves.
+        if start > 0 and z.device.type == "cpu" and not torch.compiler.is_compiling():
+            total = f.sub_(others[:, None]).exp_().sum(1)
+            if bool(total.isfinite().all()):
+                others = others + total.log1p_()
+                continue
+            f = scores(part)
+            _exclude(f, position, start, -torch.inf)
         others = torch.logaddexp(others, torch.logsumexp(f, 1))
     rows = weight[labels.clamp_min(0)].to(z.dtype)
     return others, moment, rows, inverse
@@ -87,24 +101,35 @@ def backward_pass(
     learned = [*([k] if k is not None and learn_k else []), *parameters]
     grad_learned = [torch.zeros_like(p, dtype=z.dtype) for p in learned]
     along = z.new_zeros(z.shape[0])  # multiple of z / |z| in the gradient of z
+    scratch = z.new_empty(2, z.shape[0] * min(chunk, count))
+    # A factor per sample passes through the products: it can wait, and be applied to (B, d).
+    later = kind == "cosine" and mass is None
+    factor = grad_others if later else torch.ones_like(grad_others)
+    z_factor = z * factor[:, None]
     for start in range(0, count, chunk):
         part = slice(start, min(start + chunk, count))
         w, r = _rows(weight, index, part, z.dtype), inverse[part]
-        f, c, g = _scores(z, w, length, r, unit, kind, k)
+        f, c, g = _scores(z, w, length, r, unit, kind, k, scratch[0])
+        p = torch.sub(f, others[:, None], out=_view(scratch[1], f.shape))
         shift = _bias(bias, index, offset, part, z.dtype)
-        p = f - others[:, None] if shift is None else (f + shift).sub_(others[:, None])
+        if shift is not None:
+            p += shift
         # Where the target's margin lowered its score, its excluded plain one may be far above.
         _exclude(p, position, start, -torch.inf)
-        p.exp_().mul_(grad_others[:, None])
+        p.exp_()
+        if not later:
+            p *= grad_others[:, None]
         if mass is not None:
             p.addcmul_(_mass(mass, index, part, p), grad_moment[:, None])
             _exclude(p, position, start, 0.0)
         if bias is not None:
-            grad_bias[part if index is None else index[part]] = p.sum(0).to(bias.dtype)
-        # q = p n g'(c) / |w|, and the multiple of w / |w|^2; see Note [Gradients by hand].
+            grad_bias[part if index is None else index[part]] = (factor @ p).to(bias.dtype)
+        # q = p n g'(c) / |w|, and the multiple of w; see Note [Gradients by hand].
+        pull = None
         if kind == "cosine":
-            q = p * r if unit else p
-            pull = -torch.linalg.vecdot(p, f, dim=0) if unit and jacobian else None
+            q = p.mul_(r) if unit else p
+            if unit and jacobian:
+                pull = -(factor @ f.mul_(q)) * r
         else:
             upstream = _times_norm(p * length[:, None], r, unit) if learned else None
             slope, found = _slopes(c, kind, k, parameters, upstream)
@@ -116,15 +141,18 @@ def backward_pass(
             pull = -(length @ (q * c))
             if not unit:
                 pull += torch.linalg.vecdot(p, f, dim=0)
+            pull *= r * r
             q *= r
         grad_z.addmm_(q, w)
         in_place = index is None and weight.dtype == z.dtype
         out = grad_weight[part] if in_place else torch.empty_like(w)
-        torch.mm(q.T, z, out=out)
-        if pull is not None:
-            out.addcmul_(w, (pull * r * r)[:, None])
+        if pull is None:
+            torch.mm(q.T, z_factor, out=out)
+        else:
+            torch.mul(w, pull[:, None], out=out).addmm_(q.T, z_factor)
         if not in_place:
             grad_weight[part if index is None else index[part]] = out.to(weight.dtype)
+    grad_z *= factor[:, None]
     grad_z += (along * _inverse(length))[:, None] * z
     grad_rows = torch.where(labels[:, None] >= 0, grad_rows, torch.zeros_like(grad_rows))
     grad_weight.index_add_(0, labels.clamp_min(0), grad_rows.to(weight.dtype))
@@ -133,17 +161,28 @@ def backward_pass(
 
 
 def _scores(
-    z: Tensor, w: Tensor, length: Tensor, r: Tensor, unit: bool, kind: Any, k: Tensor | None
+    z: Tensor,
+    w: Tensor,
+    length: Tensor,
+    r: Tensor,
+    unit: bool,
+    kind: Any,
+    k: Tensor | None,
+    scratch: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """f = |z| n g(c), c and g(c) of one chunk; for the cosine f alone (the others alias it)."""
-    f = z @ w.T
+    f = torch.mm(z, w.T, out=_view(scratch, (z.shape[0], w.shape[0])))
     if kind == "cosine":
         if unit:
             f *= r
         return f, f, f
-    c = (f * _inverse(length)[:, None]).mul_(r).clamp_(-1, 1)
+    c = (f * _inverse(length)[:, None]).mul_(r).clamp_(-1, 1)  # not in scratch: it is kept
     g = angular(c, kind, k)
     return _times_norm(g * length[:, None], r, unit), c, g
+
+
+def _view(scratch: Tensor, shape: tuple[int, ...]) -> Tensor:
+    return scratch[: shape[0] * shape[1]].view(shape)
 
 
 def _times_norm(x: Tensor, r: Tensor, unit: bool) -> Tensor:

@@ -16,7 +16,7 @@ from .angular import Angular
 
 __all__ = ["class_logsumexp"]
 
-CHUNK_ENTRIES = 1 << 20  # scores a chunk holds: 4 MB, small enough for the cache
+CHUNK_ENTRIES = 1 << 19  # scores a chunk holds: 2 MB, small enough for the cache
 MIN_CHUNK = 256
 
 
@@ -43,7 +43,7 @@ def class_logsumexp(
     mass: (C,) or (B, C), constant; the second result is zero without it.
     index: (S,) ascending classes to sum over instead of all; offset: (S,) constants added to
     their scores. jacobian: False drops the gradient of w/|w|, as if the rows were unit already.
-    chunk: classes at a time; by default such that the scores of a chunk take 4 MB.
+    chunk: classes at a time; by default such that the scores of a chunk take 2 MB.
 
     Returns (B,), (B,), (B, d) in float32 or wider. Memory beyond the inputs and their gradients is
     O(B chunk), plus one number per class. The gradient cannot be differentiated again.

@@ -31,7 +31,7 @@ class MarginHead(nn.Module):
     gradient: "exact", "detached" or "caffe"; see `functional.margin_cross_entropy`. With "caffe"
     the rows of W are put back to unit length before each training step, as the released layer did.
     sample: share of the classes that `loss` uses in training; all labels of the batch are among
-    them. chunk: classes that `loss` takes at a time (default: about 4 MB of scores).
+    them. chunk: classes that `loss` takes at a time (default: about 2 MB of scores).
 
     `head(x)` is (B, C) scores, `head(x, y)` the same with the margin on the target, and
     `head.loss(x, y)` their cross entropy without the (B, C) matrix. All are computed in float32
