@@ -22,7 +22,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .angular import Angular, angular, angular_derivative, sigmoid_derivatives
+from .activation import Activation
+from .angular import Angular, angular
 from .magnitude import (
     RADIUS_KINDS,
     MagnitudeKind,
@@ -166,6 +167,7 @@ class _Fused(torch.autograd.Function):
         size = tuple(inputs.kernel.shape[2:])
         norm = patch_norms(inputs.x, size, op.geometry) if inputs.norm is None else inputs.norm
         out, maps = torch.empty_like(s), _Maps(lay.over_channels(norm), shaped.radius, op)
+        act = Activation(op.angular, shaped.k, norm)
         for rows in tiles(s):
             part, value = lay.split(s[rows]), lay.split(out[rows])
             if op.angular == "cosine":
@@ -175,7 +177,7 @@ class _Fused(torch.autograd.Function):
             else:
                 part.mul_(maps.inverse[rows]).clamp_(-1, 1)  # s is not needed again, only c
                 h = magnitude(maps.norm[rows], *op.settings, shaped.radius)
-                torch.mul(angular(part, op.angular, shaped.k), h, out=value)
+                torch.mul(act.value(part.to(norm.dtype)), h * act.factor, out=value)
             if shaped.scale is not None:
                 value *= shaped.scale
             if shaped.shift is not None:
@@ -224,6 +226,7 @@ class _Backward:
         self.need = _Need(*need)
         self.lay, self.shaped = _layout(inputs.x, op), _shaped(inputs, op)
         self.maps = _Maps(self.lay.over_channels(norm), self.shaped.radius, op)
+        self.act = Activation(op.angular, self.shaped.k, norm)
         self.grad_n = torch.empty_like(norm)
         self.sums = {
             name: torch.zeros_like(getattr(inputs, name))
@@ -240,7 +243,9 @@ class _Backward:
             if need.shift:
                 self.add("shift", go)
             if need.scale:
-                value = part if op.angular == "cosine" else self.g(part) * n
+                value = part
+                if op.angular != "cosine":
+                    value = self.act.value(part.to(n.dtype)) * (n * self.act.factor)
                 self.add("scale", value * ratio * go)
             if self.shaped.scale is not None:
                 go = go * self.shaped.scale
@@ -283,28 +288,37 @@ class _Backward:
         self, go: Tensor, part: Tensor, ratio: Tensor, rows: slice, through_norm: bool
     ) -> Tensor | None:
         """df/ds = r g'(c), df/dn = h' g - r g' c, all times the incoming gradient."""
-        n = self.maps.norm[rows]
+        n, act, channel = self.maps.norm[rows], self.act, self.lay.channel
         c = part.to(n.dtype)
-        slope, slope_k = _angular_slopes(c, self.op.angular, self.shaped.k, self.need.k)
-        if slope_k is not None:
+        if self.need.k:
+            a, slope_k = act.slopes(c)
             self.add("k", slope_k.mul_(go).mul_(ratio * n))
-        gs = slope.mul_(go).mul_(ratio)
+        else:
+            a = act.slope(c)
+        a.mul_(go)
+        # A factor that all filters share waits until their sum is taken.
+        factor = ratio * act.slope_factor
+        waits = self.maps.shared and act.slope_factor.ndim == 0
+        a = a if waits else a.mul_(factor)
         gn = None
         if through_norm:
-            gn = (gs * c).sum(self.lay.channel, keepdim=True).neg_()
+            gn = (a * c).sum(channel, keepdim=True).neg_()
+            gn = gn.mul_(factor) if waits else gn
             if not self.maps.flat:
-                t = self.g(c).mul_(go)
+                t = act.value(c).mul_(go)
+                t = t.mul_(act.factor) if act.factor.ndim or not self.maps.shared else t
                 if self.maps.shared:
-                    t = t.sum(self.lay.channel, keepdim=True)
+                    t = t.sum(channel, keepdim=True)
+                    t = t if act.factor.ndim else t.mul_(act.factor)
                 d = t * self.maps.slope(rows, ratio)
-                gn += d.sum(self.lay.channel, keepdim=True)
+                gn += d.sum(channel, keepdim=True)
                 if self.need.radius:
                     self.add_radius(t, d, rows, over_n=True)
-        part.copy_(gs)
+        if waits:
+            torch.mul(a, factor, out=part)
+        else:
+            part.copy_(a)
         return gn
-
-    def g(self, c: Tensor) -> Tensor:
-        return angular(c, self.op.angular, self.shaped.k)
 
     def add(self, name: str, value: Tensor) -> None:
         self.sums[name] += self.lay.sum_patches(value, self.sums[name])
@@ -349,14 +363,6 @@ class _Maps:
             h = ratio * n
             return torch.addcmul(n.new_full((), alpha), h, h, value=-1 / alpha).div_(self.radius)
         return magnitude_slope(n, *self.op.settings, self.radius)
-
-
-def _angular_slopes(
-    c: Tensor, kind: Angular, k: Tensor | None, of_k: bool
-) -> tuple[Tensor, Tensor | None]:
-    if kind == "sigmoid":
-        return sigmoid_derivatives(c, k, of_k)
-    return angular_derivative(c, kind, k), None  # type: ignore[arg-type]
 
 
 def _saved(inputs: Inputs, norm: Tensor, op: Operator) -> Tensor:

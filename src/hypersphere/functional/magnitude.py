@@ -105,7 +105,8 @@ def magnitude_slope(
     if kind == "sphere":
         return torch.zeros_like(norm)
     if kind == "ball":
-        return (norm <= radius) * (alpha / _tensor(radius, norm))
+        inside = alpha / _tensor(radius, norm)
+        return torch.where(norm <= radius, inside, norm.new_zeros(()))
     if kind == "tanh":
         radius = _tensor(radius, norm)
         tanh = torch.tanh(norm / radius)
@@ -113,7 +114,7 @@ def magnitude_slope(
     if kind == "linear":
         return torch.full_like(norm, alpha)
     if kind == "segmented":
-        return beta + (alpha - beta) * (norm <= radius).to(norm.dtype)
+        return torch.where(norm <= radius, norm.new_tensor(alpha), norm.new_tensor(beta))
     if kind == "log":
         return alpha / (1 + norm)
     return alpha + beta / (1 + norm)
@@ -135,12 +136,15 @@ def magnitude_ratio(
     tensor([0.5000, 0.5000, 0.3333])
     """
     if kind == "ball":
-        return alpha / torch.maximum(norm, _tensor(radius, norm))
+        return _times(alpha, torch.maximum(norm, _tensor(radius, norm)).reciprocal())
     if kind == "linear":
         return torch.full_like(norm, alpha)
     if kind == "sphere":
         return alpha / torch.where(norm > 0, norm, torch.inf)
     norm = norm.clamp_min(FLOOR)
+    if kind == "segmented":
+        beta = BETA["segmented"] if beta is None else beta
+        return beta + _times(alpha - beta, (radius / norm).clamp_max(1))
     return magnitude(norm, kind, alpha, beta, radius) / norm
 
 
