@@ -120,8 +120,8 @@ class Loewdin(torch.autograd.Function):
             diagonal.add_(shift - before)
             factors.append(torch.linalg.cholesky_ex(M)[0])
             before = shift
-        solutions = torch.stack([torch.cholesky_solve(V, L) for L in factors])
-        ZV = _weighted_sum(solutions, weights)
+        solutions = _solve_all(factors, V)
+        ZV = _combine(solutions, weights)
         ctx.weights = weights
         ctx.save_for_backward(U, solutions, ZV, *factors)
         return U @ ZV
@@ -136,20 +136,40 @@ class Loewdin(torch.autograd.Function):
             F = _skew_outer(A, B) / (sigma.unsqueeze(-1) + sigma.unsqueeze(-2))
             return (P @ F) @ Q.mT, Q @ A
         U, solutions, ZV, *factors = ctx.saved_tensors
-        B = U.mT @ G
-        B = torch.stack([torch.cholesky_solve(B, L) for L in factors])
-        grad_V = _weighted_sum(B, ctx.weights) if ctx.needs_input_grad[1] else None
+        right = _solve_all(factors, U.mT @ G)
+        grad_V = _combine(right, ctx.weights) if ctx.needs_input_grad[1] else None
         if not ctx.needs_input_grad[0]:
             return None, grad_V
-        # dL/dM = - sum_j w_j B_j Y_j^T with the solutions Y_j of both passes, and
+        # dL/dM = - sum_j w_j B_j Y_j^T with the solutions B_j, Y_j of both passes, and
         # dL/dU = G (Z V)^T + U (dL/dM + dL/dM^T); in low rank as long as that is narrow.
-        left = torch.cat([-w * b for w, b in zip(ctx.weights, B, strict=True)], dim=-1)
-        right = torch.cat(list(solutions), dim=-1)
-        if 2 * left.shape[-1] < U.shape[-1]:
-            both = U @ torch.cat([left, right], dim=-1)
-            return torch.cat([both, G], -1) @ torch.cat([right, left, ZV], -1).mT, grad_V
-        grad_M = left @ right.mT
+        n = G.shape[-1]
+        for j, w in enumerate(ctx.weights):
+            right[..., j * n : (j + 1) * n].mul_(-w)
+        if 2 * right.shape[-1] < U.shape[-1]:
+            both = torch.cat([U @ right, U @ solutions, G], dim=-1)
+            return both @ torch.cat([solutions, right, ZV], dim=-1).mT, grad_V
+        grad_M = right @ solutions.mT
         return (G @ ZV.mT).add_(U @ (grad_M + grad_M.mT)), grad_V
+
+
+def _solve_all(factors: list[Tensor], V: Tensor) -> Tensor:
+    """The solutions for all Cholesky factors, side by side: (..., d, r n)."""
+    n = V.shape[-1]
+    solutions = V.new_empty(*V.shape[:-1], len(factors) * n)
+    for j, L in enumerate(factors):  # torch.cholesky_solve would copy L each time
+        half = torch.linalg.solve_triangular(L, V, upper=False)
+        part = torch.linalg.solve_triangular(L.mT, half, upper=True)
+        solutions[..., j * n : (j + 1) * n] = part
+    return solutions
+
+
+def _combine(blocks: Tensor, weights: list[float]) -> Tensor:
+    """sum_j w_j times the j-th of the blocks that stand side by side."""
+    n = blocks.shape[-1] // len(weights)
+    total = weights[0] * blocks[..., :n]
+    for j, w in enumerate(weights[1:], start=1):
+        total.add_(blocks[..., j * n : (j + 1) * n], alpha=w)
+    return total
 
 
 def _loewdin_by_eigenvectors(ctx: Any, U: Tensor, V: Tensor) -> Tensor:
@@ -187,8 +207,8 @@ class Exponential(torch.autograd.Function):
         tolerance = torch.finfo(V.dtype).eps ** 0.75 * lengths.amax()
         for _ in range(8):
             coefficients = bessel(rho, torch.finfo(V.dtype).eps)
-            terms = _chebyshev(W / rho, V, len(coefficients))
-            result = _weighted_sum(terms, coefficients)
+            terms = _chebyshev(W, rho, V, len(coefficients))
+            result = _combine(terms, coefficients)
             error = (torch.linalg.vector_norm(result, dim=-2) - lengths).abs().amax()
             if not bool(error > tolerance):
                 break
@@ -204,20 +224,22 @@ class Exponential(torch.autograd.Function):
         if ctx.squared:
             return _exponential_gradients(*ctx.saved_tensors, G)
         W, terms = ctx.saved_tensors
-        c, B = ctx.coefficients, W / (-ctx.rho)  # B^T
-        count = len(c)
+        c, n = ctx.coefficients, G.shape[-1]
         adjoints = torch.empty_like(terms)
-        for k in range(count - 1, -1, -1):
-            adjoints[k] = c[k] * G
-            if k + 1 < count:
-                adjoints[k].add_(B @ adjoints[k + 1], alpha=2.0 if k else 1.0)
-            if k + 2 < count:
-                adjoints[k].add_(adjoints[k + 2])
+        after = later = None  # the adjoints of Y_{k+1} and Y_{k+2}
+        for k in range(len(c) - 1, -1, -1):
+            now = torch.mul(G, c[k], out=adjoints[..., k * n : (k + 1) * n])
+            if after is not None:
+                now.add_(W @ after, alpha=-(2.0 if k else 1.0) / ctx.rho)  # B^T = -W / rho
+            if later is not None:
+                now.add_(later)
+            after, later = now, after
         grad_W = None
         if ctx.needs_input_grad[0]:
-            left = torch.cat([adjoints[1], *(2.0 * adjoints[2:]).unbind(0)], dim=-1)
-            grad_W = left @ (torch.cat(list(terms[:-1]), dim=-1) / ctx.rho).mT
-        return grad_W, adjoints[0]
+            right = terms[..., :-n] * (2.0 / ctx.rho)
+            right[..., :n].mul_(0.5)  # Y_1 = B Y_0 lacks the 2 of the later ones
+            grad_W = adjoints[..., n:] @ right.mT
+        return grad_W, adjoints[..., :n]
 
 
 def _exponential_gradients(W: Tensor, V: Tensor, G: Tensor) -> tuple[Tensor, Tensor]:
@@ -230,12 +252,15 @@ def _exponential_gradients(W: Tensor, V: Tensor, G: Tensor) -> tuple[Tensor, Ten
     return corner.to(W.dtype), (transposed @ G.double()).to(V.dtype)
 
 
-def _chebyshev(B: Tensor, V: Tensor, count: int) -> Tensor:
-    terms = V.new_empty((count, *V.shape))
-    terms[0] = V
-    terms[1] = B @ V
+def _chebyshev(W: Tensor, rho: float, V: Tensor, count: int) -> Tensor:
+    """Y_0, Y_1, ... side by side: (..., d, count n)."""
+    n = V.shape[-1]
+    terms = V.new_empty(*V.shape[:-1], count * n)
+    parts = terms.split(n, dim=-1)
+    parts[0].copy_(V)
+    parts[1].copy_((W @ V).div_(rho))
     for k in range(2, count):
-        torch.add(terms[k - 2], B @ terms[k - 1], alpha=2.0, out=terms[k])
+        torch.add(parts[k - 2], W @ parts[k - 1], alpha=2.0 / rho, out=parts[k])
     return terms
 
 
@@ -300,7 +325,3 @@ def series(A: Tensor, V: Tensor, method: str) -> Tensor:
 def _skew_outer(A: Tensor, B: Tensor) -> Tensor:
     """A B^T - B A^T in one product."""
     return torch.cat([A, -B], dim=-1) @ torch.cat([B, A], dim=-1).mT
-
-
-def _weighted_sum(stack: Tensor, weights: list[float]) -> Tensor:
-    return torch.tensordot(stack.new_tensor(weights), stack, dims=1)
