@@ -23,8 +23,9 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from .angles import normalize, row_norm
+from .angles import row_norm
 from .angular import Angular, check_kind
+from .directions import unit_rows
 from .fused import Inputs, Operator, apply_operator
 from .magnitude import RADIUS_KINDS, MagnitudeKind, check_magnitude
 from .magnitude import magnitude as _magnitude
@@ -176,14 +177,14 @@ def _decoupled(
     if op.magnitude == "linear" and op.angular == "cosine":
         # |x| cos(theta) = (w / |w|)^T x: a plain convolution. With |w| brought back it is
         # nn.Conv2d to the last bit, which w / |w| * |w| would not be.
-        kernel = rows if weighted == "linear" else normalize(rows)
+        kernel = rows if weighted == "linear" else unit_rows(rows)
         factor = op.alpha if scale is None else op.alpha * scale[:, None]
         kernel = kernel if isinstance(factor, float) and factor == 1 else kernel * factor
         return project(x, kernel.view_as(weight).to(x.dtype), op.geometry, bias)
     if weighted is not None:
         length = row_norm(rows)
         radius, scale = _weigh(length, op, radius, weighted, scale)
-    kernel = normalize(rows).view_as(weight).to(x.dtype)
+    kernel = unit_rows(rows).view_as(weight).to(x.dtype)
     wide = torch.promote_types(x.dtype, torch.float32)
     inputs = Inputs(
         x,
