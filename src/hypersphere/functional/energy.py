@@ -216,22 +216,26 @@ def _pair_energy(
 
 def _pair_energy_and_slope(
     cos: Tensor, potential: Potential, gap: Tensor | None, product: Tensor | None
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, float]:
+    """c(cos), and c'(cos) divided by the third value."""
     if potential.half_space and potential.s == 2 and not potential.geodesic and gap is None:
         # 1/(2 - 2c) + 1/(2 + 2c) = 1/(1 - c^2): the default regularizer, in half the passes
         floor = potential.floor**2 * (1 - potential.floor**2 / 4)
-        sine = torch.addcmul(torch.ones((), dtype=cos.dtype, device=cos.device), cos, cos, value=-1)
-        close = sine <= floor
+        one = torch.ones((), dtype=cos.dtype, device=cos.device)
+        sine = torch.addcmul(one, cos, cos, value=-1)
+        close = (
+            sine <= floor if torch.compiler.is_compiling() or bool(sine.amin() <= floor) else None
+        )
         value = sine.clamp_min_(floor).reciprocal_()
-        slope = (cos * value).mul_(value).mul_(2).masked_fill_(close, 0)
-        return value, slope
+        slope = (cos * value).mul_(value)
+        return value, slope if close is None else slope.masked_fill_(close, 0), 2.0
     value = potential.value(cos, gap, product)
     slope = potential.slope(cos, value, gap, product)
     if potential.half_space:
         mirrored = potential.value(-cos, gap, product)
         slope = slope.sub_(potential.slope(-cos, mirrored, gap, product))
         value = value.add_(mirrored)
-    return value, slope
+    return value, slope, 1.0
 
 
 def _self_energy(own: Tensor, potential: Potential, beta: Tensor | None) -> Tensor:
@@ -278,46 +282,70 @@ def _value_and_gradient(
 def _pass(
     w: Tensor, squares: Tensor, beta: Tensor | None, potential: Potential, with_gradient: bool
 ) -> tuple[Tensor, Tensor | None]:
-    sets, n, _ = w.shape
+    """Several sets at a time if they are small, several rows at a time if they are large."""
+    together = max(1, BLOCK_ENTRIES // w.shape[1] ** 2)
+    parts = [
+        _blocks(some, own, beta, potential, with_gradient)
+        for some, own in zip(w.split(together), squares.split(together), strict=True)
+    ]
+    if len(parts) == 1:
+        return parts[0]
+    totals = torch.cat([total for total, _ in parts])
+    return totals, torch.cat([g for _, g in parts if g is not None]) if with_gradient else None
+
+
+def _blocks(
+    w: Tensor, squares: Tensor, beta: Tensor | None, potential: Potential, with_gradient: bool
+) -> tuple[Tensor, Tensor | None]:
+    sets, n, d = w.shape
     inverse = torch.where(squares > 0, squares.rsqrt(), 0.0)
     total = _self_energy(squares * inverse * inverse, potential, beta)
+    short = d < n  # then it is cheaper to divide the neurons by their lengths than the cosines
+    x = w * inverse[..., None] if short else w
     gradient = torch.zeros_like(w) if with_gradient else None
     pull = torch.zeros_like(squares)  # t_i
     rows = max(1, min(n, BLOCK_ENTRIES // (sets * n)))
-    scale = 2.0 if potential.half_space else 1.0
+    factor = 1.0
     for start in range(0, n, rows):
         stop = min(start + rows, n)
-        block, right = slice(start, stop), slice(start, n)
-        cos = torch.bmm(w[:, block], w[:, right].mT)
-        cos *= inverse[:, block, None]
-        cos *= inverse[:, None, right]
+        block, right, size = slice(start, stop), slice(start, n), stop - start
+        cos = torch.bmm(x[:, block], x[:, right].mT)
+        if not short:
+            cos *= inverse[:, block, None]
+            cos *= inverse[:, None, right]
+        cos.diagonal(dim1=-2, dim2=-1).zero_()
         gap = product = None
         if beta is not None:
             gap = (beta[block, None] - beta[None, right]).square()
             product = beta[block, None] * beta[None, right]
-        cos.diagonal(dim1=-2, dim2=-1).zero_()
         if gradient is None:
             value = _pair_energy(cos, potential, gap, product)
-            slope = value
         else:
-            value, slope = _pair_energy_and_slope(cos, potential, gap, product)
+            value, slope, factor = _pair_energy_and_slope(cos, potential, gap, product)
         value.diagonal(dim1=-2, dim2=-1).zero_()
-        size = stop - start
         total += value.sum((-2, -1))
-        total += value[:, :, size:].sum((-2, -1))
+        if stop < n:  # the mirror image of the part beyond the diagonal block
+            total += value[:, :, size:].sum((-2, -1))
         if gradient is None:
             continue
         slope.diagonal(dim1=-2, dim2=-1).zero_()
-        along = torch.mul(slope, cos, out=value)
-        pull[:, block] += along.sum(-1)
-        pull[:, stop:] += along[:, :, size:].sum(-2)
-        slope *= inverse[:, block, None]
-        slope *= inverse[:, None, right]
-        gradient[:, block] += torch.bmm(slope, w[:, right])
+        if not short:
+            along = torch.mul(slope, cos, out=value)
+            pull[:, block] += along.sum(-1)
+            pull[:, stop:] += along[:, :, size:].sum(-2)
+            slope *= inverse[:, block, None]
+            slope *= inverse[:, None, right]
+        gradient[:, block] += torch.bmm(slope, x[:, right])
         if stop < n:
-            gradient[:, stop:] += torch.bmm(slope[:, :, size:].mT, w[:, block])
-    if gradient is not None:
-        gradient.addcmul_(w, (pull * inverse * inverse)[..., None], value=-1).mul_(2 * scale)
+            gradient[:, stop:] += torch.bmm(slope[:, :, size:].mT, x[:, block])
+    scale = 2.0 if potential.half_space else 1.0
+    if gradient is not None and short:
+        gradient.addcmul_(x, (gradient * x).sum(-1, keepdim=True), value=-1)
+        gradient *= (2 * scale * factor) * inverse[..., None]
+    elif gradient is not None:
+        gradient.addcmul_(w, (pull * inverse * inverse)[..., None], value=-1).mul_(
+            2 * scale * factor
+        )
     return total * scale, gradient
 
 
