@@ -1,17 +1,15 @@
-"""The decoupled operator as one step with its own backward, and the same in plain operations.
+"""The decoupled operator as one step with its own backward.
 
 f = scale h(n) g(c) + shift, with s = w^T x for a unit filter w, n = |x| and c = cos(theta) = s / n.
 Autograd through these operations would save half a dozen tensors of the size of the output; this
 saves one (s for the cosine activation, c for the others) and the patch norms, which have one
-channel a group, and works out the rest again in the backward:
+channel a group, and works out the rest again in the backward, a few images at a time:
 
     df/ds = scale r(n) g'(c)                        r(n) = h(n) / n
     df/dn = scale (h'(n) g(c) - r(n) g'(c) c)       n reaches x through the box filter
     df/drho = scale g(c) dh/drho,   df/dk = scale h(n) dg/dk,   df/dscale = h(n) g(c)
 
-Note [Zero patches]: a zero patch has no direction. Its cosine is 0, so its output is 0 (before the
-bias), and nothing flows through its norm. r(0) is the slope of h at 0, and 0 for the sphere,
-whose slope there is infinite.
+See Note [Zero patches] in operator.py.
 """
 
 from __future__ import annotations
@@ -23,21 +21,13 @@ import torch
 from torch import Tensor
 
 from .activation import Activation
-from .angular import Angular, angular
-from .magnitude import (
-    RADIUS_KINDS,
-    MagnitudeKind,
-    magnitude,
-    magnitude_ratio,
-    magnitude_slope,
-)
+from .magnitude import RADIUS_KINDS, magnitude, magnitude_ratio, magnitude_slope
+from .operator import Inputs, Operator, inverse_norm, layout, plain_operator, shaped_inputs
 from .patches import (
-    Geometry,
     add_norm_gradient,
     convolution_gradients,
     is_traced,
     patch_norms,
-    plain_patch_norms,
     project,
     tiles,
 )
@@ -45,37 +35,11 @@ from .patches import (
 __all__ = ["Inputs", "Operator", "apply_operator", "plain_operator"]
 
 
-class Operator(NamedTuple):
-    """What is fixed about an operator; its tensors are in Inputs."""
-
-    magnitude: MagnitudeKind
-    angular: Angular
-    alpha: float
-    beta: float | None
-    geometry: Geometry | None
-
-    @property
-    def settings(self) -> tuple[MagnitudeKind, float, float | None]:
-        return self.magnitude, self.alpha, self.beta
-
-    @property
-    def bounded(self) -> bool:
-        return self.magnitude in ("sphere", "ball", "tanh")
-
-
-class Inputs(NamedTuple):
-    """x: (B, C_in, ...); kernel: unit filters (C, C_in / groups, ...); norm: |x| if known already.
-
-    radius, k, scale, shift: one number, or one a filter (C,).
-    """
-
-    x: Tensor
-    kernel: Tensor
-    radius: Tensor
-    k: Tensor | None = None
-    scale: Tensor | None = None
-    shift: Tensor | None = None
-    norm: Tensor | None = None
+def apply_operator(inputs: Inputs, op: Operator) -> Tensor:
+    """f(w, x): fused where autograd runs eagerly, in plain operations where something traces it."""
+    if is_traced() or callable(op.angular):
+        return plain_operator(inputs, op)
+    return _Fused.apply(op, *inputs)
 
 
 class _Need(NamedTuple):
@@ -90,79 +54,11 @@ class _Need(NamedTuple):
     norm: bool
 
 
-class _Layout(NamedTuple):
-    """Shapes in which filters (C,), patch norms (B, G, ...) and outputs (B, C, ...) broadcast."""
-
-    groups: int
-    spatial: int
-
-    @property
-    def channel(self) -> int:
-        return 1 if self.groups == 1 else 2
-
-    def split(self, output: Tensor) -> Tensor:
-        return output if self.groups == 1 else output.unflatten(1, (self.groups, -1))
-
-    def join(self, output: Tensor) -> Tensor:
-        return output if self.groups == 1 else output.flatten(1, 2)
-
-    def over_channels(self, norm: Tensor) -> Tensor:
-        return norm if self.groups == 1 else norm.unsqueeze(2)
-
-    def over_patches(self, value: Tensor) -> Tensor:
-        if value.ndim == 0:
-            return value
-        group = () if self.groups == 1 else (self.groups,)
-        return value.reshape(*group, -1, *[1] * self.spatial)
-
-    def sum_patches(self, value: Tensor, like: Tensor) -> Tensor:
-        """Sum over all patches, shaped like the filters' parameter."""
-        if like.ndim == 0:
-            return value.sum()
-        kept = {self.channel} | ({1} if self.groups > 1 else set())
-        return (
-            value.sum([d for d in range(value.ndim) if d not in kept])
-            .reshape(like.shape)
-            .to(like.dtype)
-        )
-
-
-def apply_operator(inputs: Inputs, op: Operator) -> Tensor:
-    """f(w, x): fused where autograd runs eagerly, in plain operations where something traces it."""
-    if is_traced() or callable(op.angular):
-        return plain_operator(inputs, op)
-    return _Fused.apply(op, *inputs)
-
-
-def plain_operator(inputs: Inputs, op: Operator) -> Tensor:
-    """f(w, x) in differentiable operations: for compilers, exporters, second derivatives, any g."""
-    x, kernel = inputs.x, inputs.kernel
-    lay = _layout(x, op)
-    s = lay.split(project(x, kernel, op.geometry))
-    norm = inputs.norm
-    if norm is None:
-        norm = plain_patch_norms(x, tuple(kernel.shape[2:]), op.geometry)
-    n, shaped = lay.over_channels(norm), _shaped(inputs, op)
-    if op.angular == "cosine":
-        out = s * magnitude_ratio(n, *op.settings, shaped.radius)
-        out = out.clamp(-op.alpha, op.alpha) if op.bounded else out
-    else:
-        g = angular((s * _inverse(n)).clamp(-1, 1), op.angular, shaped.k)
-        if callable(op.angular):  # the named activations are 0 at c = 0 by themselves
-            g = g * ((n > 0) & lay.over_patches(kernel.detach().flatten(1).ne(0).any(1)))
-        out = g * magnitude(n, *op.settings, shaped.radius)
-    if shaped.scale is not None:
-        out = out * shaped.scale
-    if shaped.shift is not None:
-        out = out + shaped.shift
-    return lay.join(out).to(s.dtype)
-
-
 class _Fused(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, op: Operator, *tensors: Tensor | None) -> Tensor:  # type: ignore[override]
         inputs = Inputs(*tensors)  # type: ignore[arg-type]
-        lay, shaped = _layout(inputs.x, op), _shaped(inputs, op)
+        lay, shaped = layout(inputs.x, op), shaped_inputs(inputs, op)
         s = project(inputs.x, inputs.kernel, op.geometry)
         size = tuple(inputs.kernel.shape[2:])
         norm = patch_norms(inputs.x, size, op.geometry) if inputs.norm is None else inputs.norm
@@ -224,7 +120,7 @@ class _Backward:
     ) -> None:
         self.grad, self.inputs, self.saved, self.norm, self.op = grad, inputs, saved, norm, op
         self.need = _Need(*need)
-        self.lay, self.shaped = _layout(inputs.x, op), _shaped(inputs, op)
+        self.lay, self.shaped = layout(inputs.x, op), shaped_inputs(inputs, op)
         self.maps = _Maps(self.lay.over_channels(norm), self.shaped.radius, op)
         self.act = Activation(op.angular, self.shaped.k, norm)
         self.grad_n = torch.empty_like(norm)
@@ -239,18 +135,17 @@ class _Backward:
         through_norm = need.x or need.norm or need.radius
         for rows in tiles(self.saved):
             go, part = self.lay.split(self.grad[rows]), self.lay.split(self.saved[rows])
-            ratio, n = self.maps.ratio(rows), self.maps.norm[rows]
             if need.shift:
                 self.add("shift", go)
             if need.scale:
-                value = part
+                value, n = part, self.maps.norm[rows]
                 if op.angular != "cosine":
                     value = self.act.value(part.to(n.dtype)) * (n * self.act.factor)
-                self.add("scale", value * ratio * go)
+                self.add("scale", value * self.maps.ratio(rows) * go)
             if self.shaped.scale is not None:
                 go = go * self.shaped.scale
             step = self.cosine_tile if op.angular == "cosine" else self.angular_tile
-            gn = step(go, part, ratio, rows, through_norm)
+            gn = step(go, part, rows, through_norm)
             if gn is not None:
                 self.lay.over_channels(self.grad_n[rows]).copy_(gn)
         grad_x, grad_kernel = convolution_gradients(
@@ -263,32 +158,57 @@ class _Backward:
         return grad_x, grad_kernel, *sums, self.grad_n if need.norm else None
 
     def cosine_tile(
-        self, go: Tensor, part: Tensor, ratio: Tensor, rows: slice, through_norm: bool
+        self, go: Tensor, part: Tensor, rows: slice, through_norm: bool
     ) -> Tensor | None:
         """g = c = s / n: df/ds = r, df/dn = (h' - r) s / n, all times the incoming gradient."""
-        gn = None
+        if not self.maps.shared and through_norm:
+            return self.radius_tile(go, part, rows)
+        gn, ratio = None, self.maps.ratio(rows)
         if through_norm:
-            t = go * part
-            if self.maps.shared:
-                t = t.sum(self.lay.channel, keepdim=True)
-            if self.maps.flat:
-                gn = -t * ratio
-            else:
-                d = t * self.maps.slope(rows, ratio)
-                if self.need.radius:
-                    self.add_radius(t, d, rows, over_n=False)
-                gn = d.sub_(t.mul_(ratio))
-            if not self.maps.shared:
-                gn = gn.sum(self.lay.channel, keepdim=True)
-            gn *= self.maps.inverse[rows]
+            t = (go * part).sum(self.lay.channel, keepdim=True)
+            d = t * self.maps.slope(rows, ratio)
+            if self.need.radius:
+                self.add_radius(t, d, rows, over_n=False)
+            gn = (d - t * ratio) * self.maps.inverse[rows]
         torch.mul(go, ratio, out=part)
         return gn
 
+    def radius_tile(self, go: Tensor, part: Tensor, rows: slice) -> Tensor:
+        """cosine_tile for a radius of each filter, with t = go s and what is simple in each h:
+
+        ball:       n df/dn = -r t [n > rho],  df/drho = -alpha / rho^2 t [n <= rho]
+        segmented:  n df/dn = -(alpha - beta) rho t / n [n > rho],  df/drho = -n df/dn / rho
+        tanh:       n df/dn = h' t - r t,  df/drho = -h' t / rho,  h' = alpha (1 - tanh^2) / rho
+        """
+        alpha, radius, channel = self.op.alpha, self.maps.radius, self.lay.channel
+        n, inverse = self.maps.norm[rows], self.maps.inverse[rows]
+        t = (go * part).to(n.dtype)
+        if self.op.magnitude == "tanh":
+            tanh = (n / radius).tanh_()
+            product = t * tanh
+            slope = torch.addcmul(t, product, tanh, value=-1)
+            self.add("radius", slope, -alpha / self.inputs.radius**2)
+            through_slope = slope.div_(radius).sum(channel, keepdim=True)
+            gn = through_slope - product.sum(channel, keepdim=True).mul_(inverse)
+            torch.mul(tanh.mul_(go), inverse * alpha, out=part)
+            return gn * (alpha * inverse)
+        beyond = torch.where(n > radius, t, 0)
+        if self.op.magnitude == "ball":
+            self.add("radius", t.sub_(beyond), -alpha / self.inputs.radius**2)
+            torch.mul(go, self.maps.ratio(rows), out=part)
+            return beyond.sum(channel, keepdim=True) * (-alpha * inverse * inverse)
+        difference = alpha - (self.op.settings[2] or 0.0)
+        beyond.mul_(inverse)
+        self.add("radius", beyond, difference)
+        torch.mul(go, self.maps.ratio(rows), out=part)
+        return beyond.mul_(radius).sum(channel, keepdim=True) * (-difference * inverse)
+
     def angular_tile(
-        self, go: Tensor, part: Tensor, ratio: Tensor, rows: slice, through_norm: bool
+        self, go: Tensor, part: Tensor, rows: slice, through_norm: bool
     ) -> Tensor | None:
         """df/ds = r g'(c), df/dn = h' g - r g' c, all times the incoming gradient."""
         n, act, channel = self.maps.norm[rows], self.act, self.lay.channel
+        ratio = self.maps.ratio(rows)
         c = part.to(n.dtype)
         if self.need.k:
             a, slope_k = act.slopes(c)
@@ -320,8 +240,9 @@ class _Backward:
             part.copy_(a)
         return gn
 
-    def add(self, name: str, value: Tensor) -> None:
-        self.sums[name] += self.lay.sum_patches(value, self.sums[name])
+    def add(self, name: str, value: Tensor, factor: Tensor | float = 1.0) -> None:
+        if name in self.sums:
+            self.sums[name] += self.lay.sum_patches(value, self.sums[name]) * factor
 
     def add_radius(self, t: Tensor, d: Tensor, rows: slice, over_n: bool) -> None:
         """Add g dh/drho, from t = g and d = g h'; over_n=False says that both are still times n.
@@ -346,7 +267,7 @@ class _Maps:
 
     def __init__(self, norm: Tensor, radius: Tensor, op: Operator) -> None:
         self.norm, self.radius, self.op = norm, radius, op
-        self.inverse = _inverse(norm)
+        self.inverse = inverse_norm(norm)
         self.flat = op.magnitude == "sphere"
         self.shared = radius.ndim == 0 or op.magnitude not in RADIUS_KINDS
         self.ratios = magnitude_ratio(norm, *op.settings, radius) if self.shared else None
@@ -369,32 +290,6 @@ def _saved(inputs: Inputs, norm: Tensor, op: Operator) -> Tensor:
     """What the forward saves: s for the cosine activation, c = s / n for the others."""
     s = project(inputs.x, inputs.kernel, op.geometry)
     if op.angular != "cosine":
-        lay = _layout(inputs.x, op)
-        lay.split(s).mul_(_inverse(lay.over_channels(norm))).clamp_(-1, 1)
+        lay = layout(inputs.x, op)
+        lay.split(s).mul_(inverse_norm(lay.over_channels(norm))).clamp_(-1, 1)
     return s
-
-
-def _layout(x: Tensor, op: Operator) -> _Layout:
-    if op.geometry is None:
-        return _Layout(1, 0)
-    return _Layout(op.geometry.groups, x.ndim - 2)
-
-
-def _shaped(inputs: Inputs, op: Operator) -> Inputs:
-    """The inputs with one value a filter, ready to broadcast over outputs."""
-    lay = _layout(inputs.x, op)
-
-    def shape(value: Tensor | None) -> Tensor | None:
-        return None if value is None else lay.over_patches(value)
-
-    return inputs._replace(
-        radius=lay.over_patches(inputs.radius),
-        k=shape(inputs.k),
-        scale=shape(inputs.scale),
-        shift=shape(inputs.shift),
-    )
-
-
-def _inverse(n: Tensor) -> Tensor:
-    """1 / n, and 0 for a zero patch, see Note [Zero patches]."""
-    return 1 / torch.where(n > 0, n, torch.inf)
