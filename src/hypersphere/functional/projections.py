@@ -7,6 +7,7 @@ W (N, d), and their images the rows of W P^T. Only directions matter, so P has n
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -144,11 +145,28 @@ def angle_preserving_loss(neurons: Tensor, projection: Tensor, measure: str = "a
 
 def _off_diagonal_cosines(x: Tensor) -> tuple[Tensor, Tensor]:
     """Cosines (0 on the diagonal) from the Gram matrix alone, and 1 / |x|: no copy of x."""
-    gram = x @ x.mT
+    gram = _Gram.apply(x)
     squares = gram.diagonal(dim1=-2, dim2=-1)
     inverse = torch.where(squares > 0, squares, 1.0).rsqrt() * (squares > 0)
     other = 1 - torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
     return gram * (inverse[..., None] * inverse[..., None, :] * other), inverse
+
+
+class _Gram(torch.autograd.Function):
+    """x x^T, whose gradient takes one matrix product instead of the two of a general product."""
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x @ x.mT
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override]
+        (x,) = ctx.saved_tensors
+        return (grad + grad.mT) @ x
 
 
 def _limit(cos: Tensor) -> float:
