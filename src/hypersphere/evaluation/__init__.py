@@ -25,7 +25,7 @@ from .gallery import Gallery, Match
 from .gallery_store import GalleryError
 from .generative import FrechetResult, InceptionResult, frechet_distance, inception_score
 from .geometry import GeometryResult, effective_rank, geometry, neuron_weights, pair_angles
-from .identification import IdentificationResult, identification
+from .identification import IdentificationResult, divide, identification
 from .imbalance import ImbalanceResult, imbalance
 from .open_set import OpenSetResult, open_set_identification
 from .pairs import PairList, read_pairs
@@ -81,6 +81,7 @@ __all__ = [
     "crop_patch",
     "deepfool",
     "detect_and_align",
+    "divide",
     "effective_rank",
     "extract",
     "faiss_search",
