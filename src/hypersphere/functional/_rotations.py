@@ -122,9 +122,13 @@ class Loewdin(torch.autograd.Function):
             before = shift
         solutions = _solve_all(factors, V)
         ZV = _combine(solutions, weights)
+        result = U @ ZV
+        if _stretched(result, V):  # Note [Spectra]: an eigenvalue lies outside
+            ctx.near = False
+            return _loewdin_by_eigenvectors(ctx, U, V)
         ctx.weights = weights
         ctx.save_for_backward(U, solutions, ZV, *factors)
-        return U @ ZV
+        return result
 
     @staticmethod
     @once_differentiable
@@ -203,14 +207,11 @@ class Exponential(torch.autograd.Function):
             ctx.save_for_backward(W, V)
             return (torch.matrix_exp(W.double()) @ V.double()).to(V.dtype)
         rho = rho if rho > 1e-2 else 1e-2
-        lengths = torch.linalg.vector_norm(V, dim=-2)
-        tolerance = torch.finfo(V.dtype).eps ** 0.75 * lengths.amax()
         for _ in range(8):
             coefficients = bessel(rho, torch.finfo(V.dtype).eps)
             terms = _chebyshev(W, rho, V, len(coefficients))
             result = _combine(terms, coefficients)
-            error = (torch.linalg.vector_norm(result, dim=-2) - lengths).abs().amax()
-            if not bool(error > tolerance):
+            if not _stretched(result, V):
                 break
             rho *= 2.0  # Note [Spectra]: the estimate was too small
         ctx.rho, ctx.coefficients = rho, coefficients
@@ -320,6 +321,13 @@ def series(A: Tensor, V: Tensor, method: str) -> Tensor:
     if torch.compiler.is_compiling():
         return rotation_series(A, V, method)
     return _OPAQUE[method].apply(A, V)
+
+
+def _stretched(result: Tensor, V: Tensor) -> bool:
+    """Whether a map that should keep the lengths of the columns has not."""
+    lengths = torch.linalg.vector_norm(V, dim=-2)
+    error = (torch.linalg.vector_norm(result, dim=-2) - lengths).abs().amax()
+    return bool(error > torch.finfo(V.dtype).eps ** 0.75 * lengths.amax())
 
 
 def _skew_outer(A: Tensor, B: Tensor) -> Tensor:

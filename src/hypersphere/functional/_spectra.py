@@ -10,7 +10,7 @@ from torch import Tensor
 # Note [Spectra]
 # Loewdin and the exponential choose their number of terms from the spectrum of a matrix. A few
 # Lanczos steps come within some percent of its ends, from the inside; this margin makes up for the
-# rest, and the exponential checks afterwards that lengths were kept.
+# rest, and both check afterwards that lengths were kept.
 _LANCZOS_STEPS = 8
 _MARGIN = 0.03
 
