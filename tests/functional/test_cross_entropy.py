@@ -205,6 +205,37 @@ def test_large_scores_do_not_overflow():
     assert all(g.isfinite().all() for g in torch.autograd.grad(loss, (x, w)))
 
 
+def test_a_later_chunk_may_be_far_above_the_first():
+    x = torch.ones(2, 3, requires_grad=True)
+    w = torch.tensor([1.0, 3.0, 1000.0, -2000.0, 1001.0])[:, None].expand(5, 3).clone()
+    w.requires_grad_()
+    y = torch.tensor([0, 2])
+    for chunk in (1, 2, 5):
+        fused = margin_cross_entropy(x, w, y, unit=False, chunk=chunk)
+        dense = F.cross_entropy(margin_logits(x, w, y, unit=False), y)
+        torch.testing.assert_close(fused, dense)
+        expected = torch.autograd.grad(dense, (x, w))
+        got = torch.autograd.grad(fused, (x, w))
+        torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int16, torch.uint8])
+def test_labels_of_any_integer_type(dtype):
+    x, w, y = problem()
+    psi = Margin(m=2)
+    expected = margin_cross_entropy(x, w, y, psi)
+    torch.testing.assert_close(margin_cross_entropy(x, w, y.to(dtype), psi), expected)
+    torch.testing.assert_close(margin_logits(x, w, y.to(dtype), psi), margin_logits(x, w, y, psi))
+
+
+def test_an_empty_batch():
+    x, w, _ = problem()
+    none = x.detach()[:0].requires_grad_()
+    loss = margin_cross_entropy(none, w, torch.zeros(0, dtype=torch.long), reduction="sum")
+    grads = torch.autograd.grad(loss, (none, w))
+    assert loss == 0 and grads[0].shape == (0, 5) and (grads[1] == 0).all()
+
+
 # --- sampled classes -----------------------------------------------------------------------------
 
 

@@ -1,5 +1,6 @@
 """Every preset: against the equations, at the edges, in low precision, compiled, saved."""
 
+import copy
 import math
 
 import pytest
@@ -277,6 +278,14 @@ def test_own_callables_compile():
     got, expected = compiled(x, y), head.loss(x, y)
     torch.testing.assert_close(got, expected)
     torch.testing.assert_close(*(torch.autograd.grad(v, x)[0] for v in (got, expected)))
+
+
+def test_scores_can_be_exported_and_heads_copied():
+    head = heads.ArcFaceHead(DIM, CLASSES).eval()
+    x = torch.randn(4, DIM)
+    program = torch.export.export(head, (x,))
+    torch.testing.assert_close(program.module()(x), head(x))
+    assert torch.equal(copy.deepcopy(head)(x), head(x))
 
 
 def test_sampling_is_for_training_only():

@@ -65,7 +65,7 @@ def margin_logits(
             logits = row_norm(z, keepdim=True) * angular(pairwise_cosine(z, w), kind, k)
             logits = logits if unit else logits * row_norm(w)
         if labels is not None and (gradient == "caffe" or not is_trivial(psi)):
-            safe = labels.clamp_min(0)[:, None]
+            safe = labels.long().clamp_min(0)[:, None]
             target = target_score(z, w[safe[:, 0]], psi, unit, kind, k, lam, gradient)[:, None]
             target = torch.where(labels[:, None] >= 0, target, logits.gather(1, safe))
             logits = logits.scatter(1, safe, target)
@@ -132,7 +132,7 @@ def margin_cross_entropy(
             return reduce(total * mass.sum(1) - moment, None, reduction)
         check_labels(labels, count, ignore_index)
         valid = labels != ignore_index
-        target_class = torch.where(valid, labels, -torch.ones_like(labels)).long()
+        target_class = torch.where(valid, labels.long(), -1)
         index = offset = None
         if sample is not None:
             index, offset = sample_classes(target_class, count, sample, generator)
