@@ -64,6 +64,11 @@ def test_verification_from_npz_with_pairs(capsys, tmp_path):
         for name in ("table.npz", "rows.npz")
     ]
     assert results[0] == results[1] and results[0][0] == 0
+    # frames of videos: two of each, whose mean is the row of before
+    frames, video = np.concatenate([2 * features, 0 * features]), np.tile(np.arange(40), 2)
+    np.savez(tmp_path / "ytf.npz", features=frames, video=video, index=index, same=same)
+    words = ["--features", tmp_path / "ytf.npz", "--protocol", "plain"]
+    assert run(capsys, "evaluate", "verification", *words) == results[0]
 
 
 @pytest.mark.parametrize(

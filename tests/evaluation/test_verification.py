@@ -118,6 +118,17 @@ def test_best_single_threshold_is_best():
     assert low < result.accuracy < high
 
 
+def test_perfect_folds_still_have_an_interval():
+    same = torch.arange(60) % 2 == 0
+    x = torch.randn(60, 8)
+    result = verification(x, torch.where(same.unsqueeze(1), x, -x), same, "plain")
+    assert (result.accuracy, result.eer, result.auc) == pytest.approx((1.0, 0.0, 1.0))
+    assert result.interval[1] == 1.0 and 0.9 < result.interval[0] < 0.97
+    inverted = verification(x, torch.where(same.unsqueeze(1), -x, x), same, "plain")
+    assert (inverted.auc, inverted.eer) == pytest.approx((0.0, 1.0))
+    assert inverted.accuracy <= 0.5
+
+
 def test_threshold_takes_the_middle_of_all_best_intervals():
     same = torch.tensor([True, True, False, False])
     assert exact_threshold(roc_curve(torch.tensor([0.9, 0.7, 0.3, 0.1]), same)) == pytest.approx(

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from ..evaluation.runs import Samples, TrainedRun
 
 FEATURES_HELP = """arrays in a --features file (.npz or .safetensors), by kind:
-  verification    features_a, features_b, same [, fold]; or features, index (pairs), same [, fold];
+  verification    features_a, features_b, same [, fold]; or features, index (pairs), same [, fold]
+                  [, video: the video of each frame, whose means are compared];
                   or features, labels with --all-pairs
   identification  probes, gallery, probe_ids, gallery_ids [, distractors]; or features, labels
                   (the first of each class is the gallery); unknown probe_ids with --open-set

@@ -44,7 +44,7 @@ def main(argv: Sequence[str]) -> int:
 def verification(options: argparse.Namespace) -> list[Result]:
     import torch
 
-    from ..evaluation import all_pairs, read_pairs, save_tensors
+    from ..evaluation import all_pairs, read_pairs, save_tensors, templates
     from ..evaluation import verification as verify
     from ..evaluation.features import load_features, pick
 
@@ -57,6 +57,8 @@ def verification(options: argparse.Namespace) -> list[Result]:
         same, folds = pick(arrays, "same", where), arrays.get("fold", options.folds)
         if "features" in arrays:
             table, index = arrays["features"], pick(arrays, "index", where, ["pairs"])
+            if "video" in arrays:  # one template per video, the mean of its frames
+                table = templates(table, arrays["video"])
             return [verify(table, table, same, index=index, folds=folds, **settings)]
         a, b = (pick(arrays, name, where) for name in ("features_a", "features_b"))
         return [verify(a, b, same, folds=folds, **settings)]

@@ -37,9 +37,9 @@ class VerificationResult(Result):
     """Result of `verification`.
 
     `accuracy` is the mean over folds; `interval` its 95 % confidence interval (Student over the
-    folds, Wilson over the pairs where one threshold serves all); `std_error` the deviation of the
-    folds over sqrt(folds), as LFW tables give it. `angles` counts positive and negative pairs by
-    angle in radians.
+    folds; Wilson over the pairs where all folds agree or one threshold serves all); `std_error`
+    the deviation of the folds over sqrt(folds), as LFW tables give it. `angles` counts positive
+    and negative pairs by angle in radians.
     """
 
     protocol: str
@@ -148,7 +148,10 @@ def verification(
         thresholds.append(threshold)
         scores[test] = mine[test]
     mean, half = mean_interval(torch.tensor(accuracies))
-    interval = (max(0.0, mean - half), min(1.0, mean + half))
+    if len(set(accuracies)) == 1:  # folds that all agree tell nothing about the spread
+        interval = wilson_interval(mean * len(same), len(same))
+    else:
+        interval = (max(0.0, mean - half), min(1.0, mean + half))
     error = float(torch.tensor(accuracies).std()) / math.sqrt(count)
     return _result(rule, scores, same, accuracies, thresholds, mean, interval, error, fars)
 
