@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 __all__ = ["Geometry", "norms", "patch_norm", "project", "resolve_geometry"]
 
-TILE = 1 << 17  # numbers, 512 kB in float32
+TILE = 1 << 18  # numbers, 1 MB in float32
 
 
 class Geometry(NamedTuple):
