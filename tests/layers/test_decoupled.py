@@ -229,6 +229,24 @@ def test_device_and_dtype():
     assert {p.device.type for p in meta.parameters()} == {"meta"}
 
 
+@pytest.mark.parametrize("magnitude", ["sphere", "linear", "tanh", "segmented"])
+def test_modules_in_bfloat16_and_under_autocast(magnitude):
+    layer = hl.DecoupledConv2d(
+        8, 4, 3, bias=True, magnitude=magnitude, angular="cosine", rescale=True
+    )
+    x = torch.randn(2, 8, 6, 6)
+    want = layer(x)
+    with torch.autocast("cpu", torch.bfloat16):
+        got = layer(x)
+    assert got.dtype == torch.bfloat16
+    torch.testing.assert_close(got.float(), want, rtol=0.05, atol=0.05)
+    got.sum().backward()
+    assert all(p.grad.isfinite().all() for p in layer.parameters())
+    low = layer.to(torch.bfloat16)(x.bfloat16())
+    torch.testing.assert_close(low.float(), want, rtol=0.05, atol=0.05)
+    low.sum().backward()
+
+
 @pytest.mark.parametrize(
     ("layer", "shape", "message"),
     [

@@ -180,6 +180,7 @@ def _decoupled(
         kernel = rows if weighted == "linear" else unit_rows(rows)
         factor = op.alpha if scale is None else op.alpha * scale[:, None]
         kernel = kernel if isinstance(factor, float) and factor == 1 else kernel * factor
+        bias = None if bias is None else bias.to(x.dtype)
         return project(x, kernel.view_as(weight).to(x.dtype), op.geometry, bias)
     if weighted is not None:
         length = row_norm(rows)
