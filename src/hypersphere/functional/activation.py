@@ -39,14 +39,15 @@ class Activation:
         angle = torch.asin(c)
         return angle if self.kind == "linear" else angle.mul_(self.half_over_k).tanh_()
 
-    def slope(self, c: Tensor) -> Tensor:
-        """g'(c) / slope_factor, in a new tensor; finite at c = +-1."""
+    def slope(self, c: Tensor, value: Tensor | None = None) -> Tensor:
+        """g'(c) / slope_factor, in a new tensor; finite at c = +-1. value: value(c) if known."""
         if self.kind == "square_cosine":
             return c.abs()
         inverse_sine = self._inverse_sine(c)
         if self.kind == "linear":
             return inverse_sine
-        return inverse_sine.mul_(self._one_minus_square(self.value(c)))
+        value = self.value(c) if value is None else value
+        return inverse_sine.mul_(self._one_minus_square(value))
 
     def slopes(self, c: Tensor) -> tuple[Tensor, Tensor]:
         """slope(c) and dg / dk of the sigmoid, which share most of their work."""

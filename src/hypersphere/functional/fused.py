@@ -210,11 +210,12 @@ class _Backward:
         n, act, channel = self.maps.norm[rows], self.act, self.lay.channel
         ratio = self.maps.ratio(rows)
         c = part.to(n.dtype)
+        value = act.value(c) if through_norm and not self.maps.flat else None
         if self.need.k:
             a, slope_k = act.slopes(c)
             self.add("k", slope_k.mul_(go).mul_(ratio * n))
         else:
-            a = act.slope(c)
+            a = act.slope(c, value)
         a.mul_(go)
         # A factor that all filters share waits until their sum is taken.
         factor = ratio * act.slope_factor
@@ -224,8 +225,8 @@ class _Backward:
         if through_norm:
             gn = (a * c).sum(channel, keepdim=True).neg_()
             gn = gn.mul_(factor) if waits else gn
-            if not self.maps.flat:
-                t = act.value(c).mul_(go)
+            if value is not None:
+                t = value.mul_(go)
                 t = t.mul_(act.factor) if act.factor.ndim or not self.maps.shared else t
                 if self.maps.shared:
                     t = t.sum(channel, keepdim=True)
