@@ -302,10 +302,11 @@ def _blocks(
     total = _self_energy(squares * inverse * inverse, potential, beta)
     short = d < n  # then it is cheaper to divide the neurons by their lengths than the cosines
     x = w * inverse[..., None] if short else w
-    gradient = torch.zeros_like(w) if with_gradient else None
-    pull = torch.zeros_like(squares)  # t_i
     rows = max(1, min(n, BLOCK_ENTRIES // (sets * n)))
-    factor = 1.0
+    whole = rows == n
+    gradient = torch.zeros_like(w) if with_gradient and not whole else None
+    pull = torch.zeros_like(squares)  # t_i
+    scale = 2.0 if potential.half_space else 1.0
     for start in range(0, n, rows):
         stop = min(start + rows, n)
         block, right, size = slice(start, stop), slice(start, n), stop - start
@@ -318,16 +319,17 @@ def _blocks(
         if beta is not None:
             gap = (beta[block, None] - beta[None, right]).square()
             product = beta[block, None] * beta[None, right]
-        if gradient is None:
-            value = _pair_energy(cos, potential, gap, product)
-        else:
+        if with_gradient:
             value, slope, factor = _pair_energy_and_slope(cos, potential, gap, product)
+        else:
+            value = _pair_energy(cos, potential, gap, product)
         value.diagonal(dim1=-2, dim2=-1).zero_()
         total += value.sum((-2, -1))
         if stop < n:  # the mirror image of the part beyond the diagonal block
             total += value[:, :, size:].sum((-2, -1))
-        if gradient is None:
+        if not with_gradient:
             continue
+        slope *= 2 * scale * factor
         slope.diagonal(dim1=-2, dim2=-1).zero_()
         if not short:
             along = torch.mul(slope, cos, out=value)
@@ -335,17 +337,19 @@ def _blocks(
             pull[:, stop:] += along[:, :, size:].sum(-2)
             slope *= inverse[:, block, None]
             slope *= inverse[:, None, right]
-        gradient[:, block] += torch.bmm(slope, x[:, right])
-        if stop < n:
+            if whole:  # the term along w_i goes into the matrix: no further pass over the neurons
+                slope.diagonal(dim1=-2, dim2=-1).sub_(pull * inverse * inverse)
+        pushed = torch.bmm(slope, x[:, right])
+        if gradient is None:
+            gradient = pushed
+        else:
+            gradient[:, block] += pushed
             gradient[:, stop:] += torch.bmm(slope[:, :, size:].mT, x[:, block])
-    scale = 2.0 if potential.half_space else 1.0
     if gradient is not None and short:
         gradient.addcmul_(x, (gradient * x).sum(-1, keepdim=True), value=-1)
-        gradient *= (2 * scale * factor) * inverse[..., None]
-    elif gradient is not None:
-        gradient.addcmul_(w, (pull * inverse * inverse)[..., None], value=-1).mul_(
-            2 * scale * factor
-        )
+        gradient *= inverse[..., None]
+    elif gradient is not None and not whole:
+        gradient.addcmul_(w, (pull * inverse * inverse)[..., None], value=-1)
     return total * scale, gradient
 
 

@@ -55,7 +55,7 @@ class CoMHE(MHE):
             0.01 (adversarial, relative to |P|).
         steps, update_every: inner steps; alternating updates happen every 10th call by default.
         group_channels, group_features: channels of a convolution, entries of a linear layer's
-            neuron in a group.
+            neuron in a group; 128 entries are 8 channels of a 4 x 4 map.
         stochastic: draw the groups anew each `redraw_every` calls instead of consecutive channels.
         project_first, project_output: the first layer and the output layer are left unprojected
             by default, as in the released code; the output layer gets full-space MHE.
@@ -89,7 +89,7 @@ class CoMHE(MHE):
         steps: int = 1,
         update_every: int | None = None,
         group_channels: int = 8,
-        group_features: int = 64,
+        group_features: int = 128,
         stochastic: bool = False,
         project_first: bool = False,
         project_output: bool = False,
