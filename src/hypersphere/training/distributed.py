@@ -32,6 +32,11 @@ def make_fabric(
     from hypersphere._optional import require
 
     lightning = require("lightning_fabric", extra="train")
+    if "fsdp" in strategy:
+        raise ValueError(
+            "fabric.strategy fsdp leaves each process parts of every weight, but energies, margins "
+            "and projections need whole neurons: take ddp, with head.sharded: true for many classes"
+        )
     if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun: the processes exist already
         devices = int(os.environ["LOCAL_WORLD_SIZE"])
         num_nodes = int(os.environ["WORLD_SIZE"]) // devices
