@@ -130,7 +130,7 @@ def angular_derivative_k(cos: Tensor, k: float | Tensor | None = None) -> Tensor
 
     It vanishes at theta = 0, pi / 2 and pi, where g does not depend on k.
 
-    >>> angular_derivative_k(torch.tensor([0.0, 0.5, 1.0]), k=0.3)
+    >>> angular_derivative_k(torch.tensor([0.0, 0.5, 1.0]), k=0.3).round(decimals=4)
     tensor([ 0.0000, -1.3562,  0.0000])
     """
     check_kind("sigmoid", k)
