@@ -185,6 +185,18 @@ def test_output_layer_is_left_alone():
     assert [label for label, *_ in rotations(net)] == ["body", "other"]
 
 
+def test_an_embedding_is_no_output_layer():
+    def rotated(role):
+        model = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 4))
+        model[2].neuron_role = role
+        hs.orthogonal.rotate(model)
+        return [nn.utils.parametrize.is_parametrized(model[i]) for i in (0, 2)]
+
+    assert rotated("hidden") == [True, True]  # the head of a bare backbone stands elsewhere
+    assert rotated("output") == [True, False]
+    assert rotated(None) == [True, False]
+
+
 def test_skip_by_name_prefix_and_last_name():
     def build() -> nn.Module:
         return nn.ModuleDict({"a": nn.ModuleDict({"fc": nn.Linear(3, 3)}), "b": nn.Linear(3, 3)})

@@ -136,4 +136,7 @@ def _output_layers(model: nn.Module, found: list[Site]) -> set[int]:
     if len(found) == 1:
         return set()  # a lone layer is what the caller means
     linear = [site.module for site in found if isinstance(site.module, nn.Linear)]
-    return {id(linear[-1])} if linear else set()
+    # A last linear layer that calls itself hidden is an embedding; its head stands elsewhere.
+    if not linear or getattr(linear[-1], "neuron_role", None) == "hidden":
+        return set()
+    return {id(linear[-1])}

@@ -99,7 +99,7 @@ def make_optimizer(
     """SGD, Adam, AdamW, or OGD: Eq. 7.6 on the matrices of `rotate(method="ogd")`, else SGD.
 
     `weight_decay` of Adam is the classic L2 penalty the dissertation uses; AdamW decouples it.
-    `iterations`: of the Newton step that keeps OGD's matrices orthogonal.
+    `iterations`: fixed-point iterations of OGD's update (Eq. 7.6).
 
     >>> make_optimizer(nn.Linear(2, 2), "adam", lr=1e-3).param_groups[0]["lr"]
     0.001
