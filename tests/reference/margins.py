@@ -27,7 +27,9 @@ def psi_2_6(theta: float, m: int) -> float:
 
 
 def psi(theta: float, m: float = 1, shift: float = 0, subtract: float = 0, kind="cosine", k=0.5):
-    """g(m theta + shift - k pi) - 2k - subtract."""
+    """g(m theta + shift - k pi) - 2k - subtract; for m = 1 parallel to g beyond pi - shift."""
+    if m == 1 and theta > math.pi - shift:
+        return g(theta, kind, k) - g(math.pi - shift, kind, k) - 1 - subtract
     phi = m * theta + shift
     turns = min(math.floor(phi / math.pi), math.ceil(m + shift / math.pi) - 1)
     return g(phi - turns * math.pi, kind, k) - 2 * turns - subtract

@@ -8,9 +8,13 @@ is continuous and decreasing on [0, pi] for every g that falls from g(0) = 1 to 
 
 =================================  =========================================
 m theta                            Eq. 2.6, 2.20, 3.11 (L-, A-, GA-Softmax)
-theta + shift                      L_a2 (ArcFace), monotone beyond pi - shift
+theta + shift                      L_a2 (ArcFace); see Note [Beyond pi - m]
 cos(theta) - subtract              L_a1, D.11 (AM-Softmax, CosFace)
 =================================  =========================================
+
+Note [Beyond pi - m]: an additive angular margin alone (m = 1) goes on parallel to g there, as
+g(theta) - g(pi - shift) - 1. The rule above would do, but starts with slope 0, and features that
+begin opposite to their class then leave more slowly.
 """
 
 from __future__ import annotations
@@ -52,7 +56,8 @@ def margin(
     subtraction it is g itself, bit for bit.
 
     Deviation: the text has integer m and the cosine (2.6); this is 2.6 there. For the additive
-    angular margin the text has cos(theta + m) alone, which turns upwards beyond pi - m.
+    angular margin the text has cos(theta + m) alone, which turns upwards beyond pi - m; see
+    Note [Beyond pi - m].
 
     >>> margin(torch.tensor([1.0, 0.5, 0.0, -1.0]), m=2)
     tensor([ 1.0000, -0.5000, -1.0000, -3.0000])
@@ -63,8 +68,13 @@ def margin(
     if m == 1 and shift == 0:
         return angular(cos, kind, k) - subtract
     wide = cos.float() if cos.dtype in (torch.float16, torch.bfloat16) else cos
-    inside, turns = _fold(arccos(wide), m, shift)
-    return (_by_angle(inside, kind, k) - 2 * turns - subtract).to(cos.dtype)
+    theta = arccos(wide)
+    inside, turns = _fold(theta, m, shift)
+    psi = _by_angle(inside, kind, k) - 2 * turns
+    if m == 1:
+        end = _by_angle(torch.full_like(theta, math.pi - shift), kind, k)
+        psi = torch.where(turns > 0, _by_angle(theta, kind, k) - end - 1, psi)
+    return (psi - subtract).to(cos.dtype)
 
 
 def margin_derivative(
@@ -88,7 +98,9 @@ def margin_derivative(
     wide = cos.float() if cos.dtype in (torch.float16, torch.bfloat16) else cos
     smallest = math.sqrt(torch.finfo(wide.dtype).eps)
     theta = wide.clamp(-1, 1).acos().clamp(smallest, math.pi - smallest)
-    inside, _ = _fold(theta, m, shift)
+    inside, turns = _fold(theta, m, shift)
+    if m == 1:  # parallel to g once folded
+        inside = torch.where(turns > 0, theta, inside)
     return (-m * _slope_by_angle(inside, kind, k) / theta.sin()).to(cos.dtype)
 
 

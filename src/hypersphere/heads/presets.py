@@ -187,9 +187,9 @@ class AMSoftmaxHead(MarginHead):
 class ArcFaceHead(MarginHead):
     """Additive angular margin (ArcFace), L_a2: f_y = s cos(theta_y + m), m in radians.
 
-    Beyond theta = pi - m, where the cosine turns upwards, psi goes on falling: -cos(theta + m) - 2,
-    by the rule of `functional.margin`. Released codes differ from each other there: left as it is,
-    or cos(theta) - m sin(m), which jumps."""
+    Beyond theta = pi - m, where that cosine turns upwards, psi goes on falling: cos(theta) - 1 +
+    cos(m). Released codes differ from each other there: left as it is, which does not learn from
+    features that begin opposite to their class, or cos(theta) - m sin(m), which jumps."""
 
     def __init__(
         self,
