@@ -57,7 +57,10 @@ class TrainedRun:
         details = json.loads(record.read_text("utf-8"))
         if "data" not in details:
             raise ValueError(f"{folder} is a run of {details.get('task')!r}, not of a classifier")
-        model = training.load_net(folder)
+        try:
+            model = training.load_net(folder)
+        except training.RunError as error:  # no checkpoint, or a damaged one
+            raise ValueError(f"{folder}: {error}") from None
         config = training.Config.from_dict(details["config"])
         data = details["data"]
         return cls(folder, model.eval(), config, tuple(data["shape"]), list(data["classes"]))
