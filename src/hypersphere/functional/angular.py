@@ -158,7 +158,8 @@ def sigmoid_derivatives(
 
 def sigmoid_constants(k: float | Tensor | None, like: Tensor) -> tuple[Tensor, Tensor]:
     """1 / 2k and tanh(pi / 4k), in the type of `like`."""
-    k = torch.as_tensor(DEFAULT_K if k is None else k).to(like)
+    value = DEFAULT_K if k is None else k
+    k = torch.as_tensor(value, dtype=like.dtype, device=like.device)  # not by way of float32
     half_over_k = 0.5 / k
     return half_over_k, torch.tanh(math.pi / 2 * half_over_k)
 
