@@ -9,6 +9,7 @@ import yaml
 
 from hypersphere import reports
 from hypersphere.cli import main
+from hypersphere.reports.stills import stills
 
 SIZES = [(1280, 900), (390, 844)]
 
@@ -223,3 +224,14 @@ def test_command_writes_one_page_for_several_runs(tmp_path, capsys, make_run):
     assert main(["report", *map(str, runs), "-o", str(output)]) == 0
     assert capsys.readouterr().out.strip() == str(output)
     assert "Comparison of one, two" in output.read_text()
+
+
+def test_identification_draws_a_curve_for_each_number_of_distractors(run):
+    result = {"cmc": [[0.9, 1.0], [0.5, 0.75]], "distractors": [10, 1000], "ranks": [1, 2]}
+    (run / "identification.json").write_text(json.dumps(result))
+    data = reports.read_run(run)
+    data.features, data.metrics = {}, []
+    drawn = {still.stem: still.figure for still in stills(data)}
+    lines = drawn["cmc-identification"].axes[0].lines
+    assert [line.get_label() for line in lines] == ["10 distractors", "1,000 distractors"]
+    assert list(lines[1].get_ydata()) == [0.5, 0.75]

@@ -40,9 +40,10 @@ def stills(run: RunData) -> Iterator[Still]:
         if rates is not None:
             caption = f"Receiver operating characteristic of {name}."
             yield Still(f"roc-{name}", caption, figures.roc_curves({name: rates}))
-        if isinstance(result.get("cmc"), list) and result["cmc"]:
+        curves = _cmc_curves(name, result)
+        if curves:
             caption = f"Cumulative match characteristic of {name}."
-            yield Still(f"cmc-{name}", caption, figures.cmc_curves({name: result["cmc"]}))
+            yield Still(f"cmc-{name}", caption, figures.cmc_curves(curves))
 
 
 def _roc_rates(roc: Any) -> tuple[np.ndarray, np.ndarray] | None:
@@ -53,6 +54,19 @@ def _roc_rates(roc: Any) -> tuple[np.ndarray, np.ndarray] | None:
     if len(true) < 2 or len(true) != len(false) or not (true[-1] > 0 and false[-1] > 0):
         return None
     return false / false[-1], true / true[-1]
+
+
+def _cmc_curves(name: str, result: Mapping[str, Any]) -> dict[str, Any]:
+    """One curve, or one for each number of distractors, as an identification writes them."""
+    cmc = result.get("cmc")
+    if not isinstance(cmc, list) or not cmc:
+        return {}
+    if not isinstance(cmc[0], list):
+        return {name: cmc}
+    counts = result.get("distractors")
+    known = isinstance(counts, list) and len(counts) == len(cmc)
+    labels = [f"{n:,} distractors" for n in counts] if known else range(1, len(cmc) + 1)  # type: ignore[union-attr]
+    return {str(label): curve for label, curve in zip(labels, cmc, strict=True) if curve}
 
 
 def _feature_stills(run: RunData) -> Iterator[Still]:
