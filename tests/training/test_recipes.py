@@ -48,6 +48,7 @@ def new(*parts):
     return key not in SEEN and not SEEN.add(key)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "path", sorted({r.path for r in RECIPES}), ids=lambda p: f"{p.parent.name}-{p.stem}"
 )
