@@ -73,16 +73,23 @@ def load_file(path: Path, variants: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def _read_file(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(settings, variants) of a file, laid over those of its base."""
-    yaml = require("yaml", extra="train")
+    """(settings, variants) of a file, laid over those of its base; not to be changed."""
     if not path.exists() and path.parts[:1] == ("recipes",):
         path = recipe_root().joinpath(*path.parts[1:])  # those that are shipped, from anywhere
+    try:
+        changed = path.stat().st_mtime_ns
+    except FileNotFoundError:
+        raise ConfigError(f"there is no config {path}") from None
+    return _parsed(path, changed)
+
+
+@functools.lru_cache(maxsize=256)  # a table is one file with many variants, each read by itself
+def _parsed(path: Path, changed: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    yaml = require("yaml", extra="train")
     # libyaml's parser is the same language, ten times as fast; it is not in every build.
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
         content = yaml.load(path.read_text("utf-8"), Loader=loader) or {}
-    except FileNotFoundError:
-        raise ConfigError(f"there is no config {path}") from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigError(f"{path} is not readable as YAML: {error}") from None
     if not isinstance(content, dict):
