@@ -150,7 +150,7 @@ def test_parallel_patches(angular):
     assert x.grad.isfinite().all()
 
 
-@pytest.mark.parametrize("angular", [*ANGULAR_KINDS, torch.cos], ids=str)
+@pytest.mark.parametrize("angular", [*ANGULAR_KINDS, torch.cos], ids=[*ANGULAR_KINDS, "callable"])
 @pytest.mark.parametrize("magnitude", MAGNITUDE_KINDS)
 def test_zero_patches_and_zero_filters(magnitude, angular):
     x = torch.randn(2, 3, 6, 6)

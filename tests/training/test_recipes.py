@@ -103,6 +103,8 @@ def build_model(config, shape):
         if config.model.get("features"):
             config.model["features"] = 4
         shape = (shape[0], 16, 16) if len(shape) == 3 else shape
+        if config.rotate.get("refine_steps"):  # 5,000 are the text's; that they run is shown by 5
+            config.rotate["refine_steps"] = 5
     if config.task == "gan":
         config.model.pop("in_channels")
         options = {k: v for k, v in config.model.items() if k != "name" and v is not None}

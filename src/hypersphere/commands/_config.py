@@ -122,13 +122,22 @@ def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]
     {'a': {'b': 3, 'c': 2}}
     >>> merge({"head": {"name": "a_softmax", "m": 4}}, {"head": {"name": "softmax"}})
     {'head': {'name': 'softmax'}}
+
+    Another data set keeps how it is served, but not the options of the other's reader:
+
+    >>> merge({"data": {"name": "lfw", "batch_size": 8, "options": {"people": 10}}},
+    ...       {"data": {"name": "mnist"}})
+    {'data': {'name': 'mnist', 'batch_size': 8}}
     """
     result = dict(base)
     for key, value in changes.items():
         old = result.get(key)
         if isinstance(value, Mapping) and isinstance(old, Mapping):
             renamed = key in DEFAULT_NAMES and value.get("name", old.get("name")) != old.get("name")
-            result[key] = merge({} if renamed else old, value)
+            kept = {} if renamed else dict(old)
+            if key == "data" and value.get("name", old.get("name")) != old.get("name"):
+                kept.pop("options", None)
+            result[key] = merge(kept, value)
         else:
             result[key] = value
     return result

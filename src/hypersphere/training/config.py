@@ -24,7 +24,7 @@ class DataConfig:
         batch_size: samples one update sees, over all processes together
         test_batch_size: samples at once when testing
         normalize: unit, symmetric, mean or channel
-        augment: none, flip, cifar, cifar_full or imagenet
+        augment: none, flip, cifar, cifar_full, imagenet, pointnet or pointnet2
         share: part of the training samples that is used, the same for each class
         test_share: part of the test samples that is used
         drop_last: leave out the last batch of an epoch if it is not full
@@ -38,7 +38,9 @@ class DataConfig:
     batch_size: int = 128
     test_batch_size: int = 500
     normalize: Literal["unit", "symmetric", "mean", "channel"] = "unit"
-    augment: Literal["none", "flip", "cifar", "cifar_full", "imagenet"] = "none"
+    augment: Literal[
+        "none", "flip", "cifar", "cifar_full", "imagenet", "pointnet", "pointnet2"
+    ] = "none"
     share: float = 1.0
     test_share: float = 1.0
     drop_last: bool = True
