@@ -110,7 +110,9 @@ def build_model(config, shape):
         options = {k: v for k, v in config.model.items() if k != "name" and v is not None}
         construct_model(config.model["name"], options)
         return
-    net = make_net(config, shape, 10)
+    # Without storage nothing is drawn or filled: the widest network is built in a moment.
+    with torch.device("cpu" if config.rotate else "meta"):
+        net = make_net(config, shape, 10)
     if config.rotate and config.rotate["method"] == "ogd":
         config.optimizer.name = "ogd"
         make_player_optimizer(config, net)
