@@ -146,6 +146,17 @@ def test_gradient_semantics_share_the_forward():
     torch.testing.assert_close(grads["detached"], expected)
 
 
+def test_caffe_gradient_of_rows_that_are_not_unit():
+    x, w, y = problem()
+    w.data *= 3
+    for labels in (y, torch.softmax(torch.randn(len(x), len(w), dtype=D), 1)):
+        psi = None if labels.is_floating_point() else Margin(m=4)
+        dense = F.cross_entropy(margin_logits(x, w, labels, psi, gradient="caffe"), labels)
+        fused = margin_cross_entropy(x, w, labels, psi, gradient="caffe", chunk=4)
+        got, expected = torch.autograd.grad(fused, (x, w)), torch.autograd.grad(dense, (x, w))
+        torch.testing.assert_close(got, expected)
+
+
 def test_caffe_gradient_is_that_of_the_released_layer():
     """m = 2, coefficients of w and x as in 2.12 with |w| = 1, then divided by their hypotenuse."""
     x, w, y = problem()
@@ -242,12 +253,27 @@ def test_an_empty_batch():
 def test_a_sample_has_all_labels_once():
     labels = torch.tensor([5, 5, -1, 0, 99])
     index, stands_for = sample_classes(labels, 100, 0.1)
-    assert len(index) == 10 and len(index.unique()) == 10
+    assert len(index) == 3 + 10 and len(index.unique()) == 13
     assert torch.equal(index, index.sort().values)
     assert {0, 5, 99} <= set(index.tolist())
     for c, weight in zip(index.tolist(), stands_for.exp().tolist(), strict=True):
-        assert weight == pytest.approx(1.0 if c in (0, 5, 99) else 97 / 7)
-    assert len(sample_classes(torch.arange(50), 100, 0.1)[0]) == 50  # never fewer than the labels
+        assert weight == pytest.approx(1.0 if c in (0, 5, 99) else 97 / 10)
+
+
+@pytest.mark.parametrize(
+    ("labels", "classes", "share", "size"),
+    [
+        (torch.full((512,), 3), 1000, 0.01, 11),  # the different labels count, not the batch
+        (torch.arange(50), 100, 0.1, 55),
+        (torch.arange(99), 100, 0.01, 100),  # at least one other
+        (torch.arange(100), 100, 0.01, 100),
+        (torch.tensor([-1]), 7, 1.0, 7),
+    ],
+)
+def test_a_sample_is_the_labels_and_a_share_of_the_rest(labels, classes, share, size):
+    index, stands_for = sample_classes(labels, classes, share)
+    assert len(index) == size
+    assert stands_for.exp().sum().item() == pytest.approx(classes)
 
 
 def test_a_sample_of_all_classes_is_the_loss():
@@ -260,14 +286,16 @@ def test_a_sample_of_all_classes_is_the_loss():
     torch.testing.assert_close(torch.autograd.grad(sampled, (x, w)), expected)
 
 
-def test_sampled_exponentials_are_right_on_average():
-    x, w, y = problem(3, 40)
+@pytest.mark.parametrize("labels", [[3, 3, 39], list(range(0, 40, 4))])  # few, and a share's worth
+def test_sampled_exponentials_are_right_on_average(labels):
+    y, count = torch.tensor(labels), 600
+    x, w, _ = (t.detach() for t in problem(len(y), 40))
     whole, _, _ = class_logsumexp(x, w, y)
     draws = []
-    for _ in range(1500):
+    for _ in range(count):
         index, offset = sample_classes(y, 40, 0.25)
         draws.append(class_logsumexp(x, w, y, index=index, offset=offset)[0].exp())
-    mean, error = torch.stack(draws).mean(0), torch.stack(draws).std(0) / 1500**0.5
+    mean, error = torch.stack(draws).mean(0), torch.stack(draws).std(0) / count**0.5
     assert ((mean - whole.exp()).abs() < 4 * error).all()
 
 
@@ -289,7 +317,46 @@ def test_sampled_loss_is_that_of_the_drawn_classes():
     assert (got[1][outside] == 0).all()
 
 
-# --- bad input -----------------------------------------------------------------------------------
+# --- arguments -----------------------------------------------------------------------------------
+
+
+def test_k_may_be_a_number():
+    x, w, y = problem()
+    by_tensor = margin_cross_entropy(x, w, y, kind="sigmoid", k=torch.tensor(0.3, dtype=D))
+    got = margin_cross_entropy(x, w, y, kind="sigmoid", k=0.3)
+    torch.testing.assert_close(got, by_tensor, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(
+        got, F.cross_entropy(margin_logits(x, w, y, kind="sigmoid", k=0.3), y)
+    )
+    with pytest.raises(ValueError, match="k > 0"):
+        margin_cross_entropy(x, w, y, kind="sigmoid", k=-0.3)
+
+
+@pytest.mark.parametrize("ignored", [-1, 0, 255])
+def test_any_label_can_be_ignored(ignored):
+    x, w, y = problem()
+    y[1], y[4] = ignored, ignored
+    logits = margin_logits(x, w, y, Margin(m=3), ignore_index=ignored)
+    keep = (y != ignored).nonzero().flatten()
+    torch.testing.assert_close(logits[[1, 4]], margin_logits(x, w)[[1, 4]])  # no margin there
+    torch.testing.assert_close(logits[keep], margin_logits(x[keep], w, y[keep], Margin(m=3)))
+    dense = F.cross_entropy(logits, y, ignore_index=ignored)
+    fused = margin_cross_entropy(x, w, y, Margin(m=3), ignore_index=ignored)
+    torch.testing.assert_close(fused, dense)
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (torch.tensor([0, 7, 1]), r"label 7 \(sample 1\) is outside 0..6: .* C = 7"),
+        (torch.tensor([0, 1, -1]), r"label -1 \(sample 2\)"),
+        (torch.rand(3, 7), "soft targets have no one target class"),
+    ],
+)
+def test_logits_refuse_what_the_loss_refuses(labels, message):
+    x, w, _ = problem(3, 7)
+    with pytest.raises(ValueError, match=message):
+        margin_logits(x, w, labels, Margin(m=2))
 
 
 def call(**change):

@@ -55,6 +55,24 @@ def test_saved_with_the_head(tmp_path, through_file):
     assert other.annealing.value == head.annealing.value == pytest.approx(100 * 6.0**-2)
 
 
+def test_a_fresh_head_gets_the_saved_schedule_and_loses_none():
+    head = heads.ASoftmaxHead(4, 3)
+    head.annealing = LambdaAnnealing(base=100.0, gamma=0.5)
+    advance(head.annealing, 7)
+    net, fresh = (torch.nn.Sequential(torch.nn.Linear(2, 4), h) for h in (head, None))
+    fresh[1] = heads.ASoftmaxHead(4, 3)
+    fresh.load_state_dict(net.state_dict())
+    assert repr(fresh[1].annealing) == repr(head.annealing)
+    advance(fresh[1].annealing, 1)
+    assert int(head.annealing.iteration) == 7  # its own
+
+    head.load_state_dict(heads.ASoftmaxHead(4, 3).state_dict())  # saved without a schedule
+    assert head.annealing.base == 100 and int(head.annealing.iteration) == 7
+    state = heads.ASoftmaxHead(4, 3).state_dict()
+    with pytest.raises(RuntimeError, match="annealing.other"):  # strict all the same
+        head.load_state_dict({**state, "annealing.other": torch.ones(1)})
+
+
 def test_resumed_training_is_the_same_training():
     def start():
         torch.manual_seed(0)

@@ -73,6 +73,19 @@ def test_nan_features_are_named():
     assert "not finite" in str(diagnose(heads.SoftmaxHead(16, 10), x, y))
 
 
+def test_ignored_samples_are_left_out():
+    x, y = clusters()
+    head = on_classes(heads.AMSoftmaxHead(16, 10))
+    ignored = torch.cat([y, torch.full((20,), -100)])
+    found = diagnose(head, torch.cat([x, torch.randn(20, 16)]), ignored)
+    assert found == diagnose(head, x, y)
+    assert diagnose(head, x, torch.where(y == 3, 255, y), ignore_index=255).accuracy == 1
+    with pytest.raises(ValueError, match="all are -100"):
+        diagnose(head, x, torch.full_like(y, -100))
+    with pytest.raises(ValueError, match="label 10 .* C = 10"):
+        diagnose(head, x, torch.full_like(y, 10))
+
+
 def test_training_is_not_disturbed():
     head = heads.ASoftmaxHead(16, 10, gradient="caffe")
     before = head.weight.detach().clone()

@@ -213,6 +213,21 @@ def test_any_module_as_g_learns():
     assert "angular.a" in head.state_dict() and head.angular.a.grad.abs() > 0
 
 
+def test_nothing_but_the_class_weights_is_decayed():
+    from hypersphere.layers import SigmoidAngular
+    from hypersphere.training.optimizers import parameter_groups
+
+    head = heads.WSoftmaxHead(DIM, CLASSES, SigmoidAngular(learnable=True), bias=True)
+    net = torch.nn.Sequential(torch.nn.Identity(), head)
+    decay = {
+        id(p): group["weight_decay"]
+        for group in parameter_groups(net, weight_decay=0.1)
+        for p in group["params"]
+    }
+    assert decay.pop(id(head.weight)) == decay.pop(id(head.bias)) == 0.1
+    assert list(decay.values()) == [0.0]  # k
+
+
 def test_learned_numbers_stay_positive_and_out_of_weight_decay():
     head = heads.SSoftmaxHead(DIM, CLASSES, 5.0, "sigmoid", k=0.3, learn_scale=True, learn_k=True)
     assert head.scale.item() == pytest.approx(5.0) and head.k.item() == pytest.approx(0.3)
@@ -231,8 +246,8 @@ def test_learned_numbers_stay_positive_and_out_of_weight_decay():
     ("name", "backend"),
     [
         ("a_softmax", "aot_eager"),
-        ("w_softmax sigmoid", "aot_eager"),
-        ("arcface sampled", "aot_eager"),
+        pytest.param("w_softmax sigmoid", "aot_eager", marks=pytest.mark.slow),
+        pytest.param("arcface sampled", "aot_eager", marks=pytest.mark.slow),
         pytest.param("a_softmax", "inductor", marks=pytest.mark.slow),
     ],
 )
@@ -259,6 +274,7 @@ def test_compiles_without_graph_breaks_or_recompiles(name, backend):
     torch.testing.assert_close(logits(x, y), head(x, y))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gradient", ["detached", "caffe"])
 def test_other_gradients_compile(gradient):
     torch._dynamo.reset()
@@ -270,6 +286,7 @@ def test_other_gradients_compile(gradient):
     torch.testing.assert_close(*(torch.autograd.grad(v, x)[0] for v in (got, expected)))
 
 
+@pytest.mark.slow
 def test_own_callables_compile():
     torch._dynamo.reset()
     head = MarginHead(DIM, CLASSES, lambda c: c - 0.2, angular=lambda c: c**3)
@@ -317,6 +334,11 @@ def test_a_small_problem_is_learned_with_annealing():
         (lambda: MarginHead(0, 3), "in_features >= 1"),
         (lambda: MarginHead(3, 3, scale=-1.0), "scale is None for"),
         (lambda: MarginHead(3, 3, learn_scale=True), "needs a scale to start from"),
+        (lambda: MarginHead(3, 3, learn_k=True), "angular='sigmoid'.*'cosine' is not"),
+        (
+            lambda: heads.ASoftmaxHead(3, 3)(torch.randn(1, 3), torch.rand(1, 3)),
+            "soft targets",
+        ),
         (lambda: MarginHead(3, 3, angular="sine"), "unknown angular activation 'sine'"),
         (lambda: MarginHead(3, 3, gradient="tf"), "gradient must be one of"),
         (lambda: heads.LSoftmaxHead(3, 3, gradient="caffe"), "released A-Softmax layer"),
@@ -336,6 +358,27 @@ def test_a_small_problem_is_learned_with_annealing():
 def test_errors_say_what_to_do(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_a_margin_is_not_a_number():
+    with pytest.raises(TypeError, match=r"such as Margin\(m=4\).* got 4"):
+        MarginHead(3, 3, margin=4)
+
+
+@pytest.mark.parametrize("ignored", [-100, 255])
+def test_ignored_labels_in_scores_and_loss(ignored):
+    head = heads.ASoftmaxHead(DIM, CLASSES)
+    x, y = torch.randn(5, DIM), torch.tensor([0, ignored, 2, 3, ignored])
+    scores = head(x, y, ignore_index=ignored)
+    dense = F.cross_entropy(scores, y, ignore_index=ignored)
+    torch.testing.assert_close(head.loss(x, y, ignore_index=ignored), dense)
+    torch.testing.assert_close(scores[1], head(x)[1])
+
+
+def test_soft_targets_without_margin():
+    head = heads.WSoftmaxHead(DIM, CLASSES)
+    x, q = torch.randn(5, DIM), torch.rand(5, CLASSES).softmax(1)
+    torch.testing.assert_close(head.loss(x, q), F.cross_entropy(head(x, q), q))
 
 
 def test_contract():

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 
 import hypersphere.heads as heads
 
 WORKER = Path(__file__).with_name("shard_worker.py")
 
 
-def run(jobs, world, folder):
+def run(jobs, world, folder, timeout=150):
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     started = [
         subprocess.Popen(
@@ -25,7 +26,7 @@ def run(jobs, world, folder):
         for rank in range(world)
     ]
     try:
-        errors = [process.communicate(timeout=150)[1] for process in started]
+        errors = [process.communicate(timeout=timeout)[1] for process in started]
     finally:
         for process in started:
             process.kill()
@@ -35,14 +36,47 @@ def run(jobs, world, folder):
 
 @pytest.mark.slow
 def test_two_processes_are_one_and_their_checkpoint_loads_on_one_and_three(tmp_path):
-    run("agree,misuse,train", 2, tmp_path)
+    run("agree,train", 2, tmp_path)
     run("resume,agree", 3, tmp_path)
     run("resume", 1, tmp_path)
+
+
+def test_what_one_process_refuses_all_refuse(tmp_path):
+    run("misuse", 2, tmp_path, timeout=60)
 
 
 def test_sharding_needs_processes():
     with pytest.raises(RuntimeError, match="init_process_group"):
         heads.shard(heads.SoftmaxHead(3, 4))
+
+
+@pytest.fixture
+def one_process():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def test_one_class_on_one_process(one_process):
+    head = heads.shard(heads.ArcFaceHead(3, 1))
+    x = torch.randn(2, 3, requires_grad=True)
+    loss = head.loss(x, torch.tensor([0, -100]))
+    loss.backward()
+    assert loss.item() == 0 and (x.grad == 0).all() and (head.weight.grad == 0).all()
+
+
+def test_a_sharded_head_ignores_and_refuses_as_a_whole_one(one_process):
+    whole = heads.ASoftmaxHead(3, 4)
+    head = heads.ASoftmaxHead(3, 4)
+    head.load_state_dict(whole.state_dict())
+    heads.shard(head)
+    x, y = torch.randn(3, 3), torch.tensor([0, 255, 3])
+    torch.testing.assert_close(head(x, y, 255), whole(x, y, 255))
+    for use in (head, head.loss):
+        with pytest.raises(ValueError, match="label 255 .* C = 4"):
+            use(x, y)
+        with pytest.raises(ValueError, match="soft targets"):
+            use(x, torch.rand(3, 4))
 
 
 def test_a_plain_head_uses_the_same_folder(tmp_path):
@@ -54,8 +88,7 @@ def test_a_plain_head_uses_the_same_folder(tmp_path):
         optimizer.step()
         head.annealing.step()
     heads.save_shards(head, tmp_path, optimizer)
-    other = heads.SoftmaxHead(3, 4)
-    other.annealing = heads.LambdaAnnealing()
+    other = heads.SoftmaxHead(3, 4)  # no schedule: it comes with the rest
     resumed = torch.optim.Adam(other.parameters())
     heads.load_shards(other, tmp_path, resumed)
     assert torch.equal(other.weight, head.weight) and torch.equal(other.bias, head.bias)

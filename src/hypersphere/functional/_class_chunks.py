@@ -125,11 +125,15 @@ def backward_pass(
         if bias is not None:
             grad_bias[part if index is None else index[part]] = (factor @ p).to(bias.dtype)
         # q = p n g'(c) / |w|, and the multiple of w; see Note [Gradients by hand].
-        pull = None
+        pull = q_weight = None
         if kind == "cosine":
-            q = p.mul_(r) if unit else p
             if unit and jacobian:
+                q = p.mul_(r)
                 pull = -(factor @ f.mul_(q)) * r
+            elif unit:  # the scores see w/|w|, the gradient goes to w as it is
+                q, q_weight = torch.mul(p, r, out=f), p
+            else:
+                q = p
         else:
             upstream = _times_norm(p * length[:, None], r, unit) if learned else None
             slope, found = _slopes(c, kind, k, parameters, upstream)
@@ -147,7 +151,7 @@ def backward_pass(
         in_place = index is None and weight.dtype == z.dtype
         out = grad_weight[part] if in_place else torch.empty_like(w)
         if pull is None:
-            torch.mm(q.T, z_factor, out=out)
+            torch.mm((q if q_weight is None else q_weight).T, z_factor, out=out)
         else:
             torch.mul(w, pull[:, None], out=out).addmm_(q.T, z_factor)
         if not in_place:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ._class_chunks import backward_pass, forward_pass
-from .angular import Angular
+from .angular import Angular, check_kind
 
 __all__ = ["class_logsumexp"]
 
@@ -28,7 +28,7 @@ def class_logsumexp(
     unit: bool = True,
     bias: Tensor | None = None,
     kind: Angular = "cosine",
-    k: Tensor | None = None,
+    k: float | Tensor | None = None,
     mass: Tensor | None = None,
     index: Tensor | None = None,
     offset: Tensor | None = None,
@@ -55,6 +55,10 @@ def class_logsumexp(
     if chunk is None:
         chunk = max(MIN_CHUNK, CHUNK_ENTRIES // max(1, z.shape[0]))
     wide = torch.promote_types(torch.promote_types(z.dtype, weight.dtype), torch.float32)
+    if isinstance(kind, str):
+        check_kind(kind, k)
+    if isinstance(k, (int, float)):
+        k = torch.tensor(k, dtype=wide, device=z.device)
     args = (z.to(wide), weight, labels, bias, k, mass, index, offset, unit, jacobian, chunk)
     if isinstance(kind, str):
         others, moment, rows, _ = _operator(*args, kind)

@@ -16,7 +16,13 @@ from torch import Tensor
 from .angles import cosine, normalize, pairwise_cosine, row_norm
 from .angular import Angular, angular
 from .class_logsumexp import class_logsumexp
-from .labels import check_labels, check_options, check_shapes, sample_classes
+from .labels import (
+    check_labels,
+    check_options,
+    check_shapes,
+    check_soft_targets,
+    sample_classes,
+)
 from .margins import Margin, Psi, anneal, is_trivial
 
 __all__ = ["margin_cross_entropy", "margin_logits"]
@@ -37,14 +43,16 @@ def margin_logits(
     unit: bool = True,
     bias: Tensor | None = None,
     kind: Angular = "cosine",
-    k: Tensor | None = None,
+    k: float | Tensor | None = None,
     lam: float | Tensor | None = None,
     gradient: Gradient = "exact",
+    ignore_index: int = -100,
 ) -> Tensor:
     """The (B, C) scores; with labels, the target's has the margin psi.
 
-    features: (B, d). weight: (C, d). labels: (B,) integers; a negative one (ignored sample) gets no
-    margin. psi: a Margin, any callable of cos(theta), or None. scale: s, or None for |x|.
+    features: (B, d). weight: (C, d). labels: (B,) integers; where they are `ignore_index` there is
+    no margin. Class probabilities (B, C) are taken only without a margin, and change nothing.
+    psi: a Margin, any callable of cos(theta), or None. scale: s, or None for |x|.
     unit: n = 1, else n = |w|. kind, k: the angular activation g. lam: the lambda of annealing.
     gradient: see :func:`margin_cross_entropy`. Computed in float32 or wider, also under autocast.
 
@@ -53,6 +61,12 @@ def margin_logits(
     tensor([[1., 8.]])
     """
     check_shapes(features, weight, labels)
+    if labels is not None:
+        check_soft_targets(labels, psi)
+        if labels.is_floating_point():
+            labels = None
+        else:
+            check_labels(labels, weight.shape[0], ignore_index)
     with torch.autocast(features.device.type, enabled=False):
         z = scaled_features(features, weight, scale)
         w = weight.to(z.dtype)
@@ -65,9 +79,10 @@ def margin_logits(
             logits = row_norm(z, keepdim=True) * angular(pairwise_cosine(z, w), kind, k)
             logits = logits if unit else logits * row_norm(w)
         if labels is not None and (gradient == "caffe" or not is_trivial(psi)):
-            safe = labels.long().clamp_min(0)[:, None]
+            valid = (labels != ignore_index)[:, None]
+            safe = torch.where(valid, labels.long()[:, None], 0)
             target = target_score(z, w[safe[:, 0]], psi, unit, kind, k, lam, gradient)[:, None]
-            target = torch.where(labels[:, None] >= 0, target, logits.gather(1, safe))
+            target = torch.where(valid, target, logits.gather(1, safe))
             logits = logits.scatter(1, safe, target)
         if bias is not None:
             logits = logits + bias
@@ -84,7 +99,7 @@ def margin_cross_entropy(
     unit: bool = True,
     bias: Tensor | None = None,
     kind: Angular = "cosine",
-    k: Tensor | None = None,
+    k: float | Tensor | None = None,
     lam: float | Tensor | None = None,
     gradient: Gradient = "exact",
     class_weight: Tensor | None = None,
@@ -124,6 +139,7 @@ def margin_cross_entropy(
     with torch.autocast(features.device.type, enabled=False):
         z = scaled_features(features, weight, scale)
         options = {"unit": unit, "bias": bias, "kind": kind, "k": k, "chunk": chunk}
+        options["jacobian"] = gradient != "caffe"
         if labels.is_floating_point():
             mass = labels * (1 - label_smoothing) + label_smoothing / count
             mass = mass if class_weight is None else mass * class_weight
@@ -144,7 +160,6 @@ def margin_cross_entropy(
             mass=smoothing_mass(label_smoothing, class_weight, count, z),
             index=index,
             offset=offset,
-            jacobian=gradient != "caffe",
             **options,  # type: ignore[arg-type]
         )
         target = target_score(z, rows, psi, unit, kind, k, lam, gradient)
@@ -171,7 +186,7 @@ def target_score(
     psi: Psi,
     unit: bool = True,
     kind: Angular = "cosine",
-    k: Tensor | None = None,
+    k: float | Tensor | None = None,
     lam: float | Tensor | None = None,
     gradient: Gradient = "exact",
 ) -> Tensor:
@@ -203,7 +218,9 @@ def target_score(
     return _with_caffe_gradient(score, z, rows, cos.detach(), psi, lam)
 
 
-def _plain_score(z: Tensor, rows: Tensor, unit: bool, kind: Angular, k: Tensor | None) -> Tensor:
+def _plain_score(
+    z: Tensor, rows: Tensor, unit: bool, kind: Angular, k: float | Tensor | None
+) -> Tensor:
     if kind == "cosine":
         return (z * (normalize(rows) if unit else rows)).sum(-1)
     score = row_norm(z) * angular(cosine(z, rows), kind, k)

@@ -9,31 +9,40 @@ from torch import Tensor
 
 from .margins import Psi, is_trivial
 
-__all__ = ["check_labels", "check_options", "check_shapes", "sample_classes"]
+__all__ = [
+    "check_labels",
+    "check_options",
+    "check_shapes",
+    "check_soft_targets",
+    "sample_classes",
+]
 
 
 def sample_classes(
     labels: Tensor, count: int, share: float, generator: torch.Generator | None = None
 ) -> tuple[Tensor, Tensor]:
-    """All classes in `labels` and as many random others as make `share` of `count`.
+    """All P different classes in `labels`, and a random `share` of the other C - P.
 
     labels: (B,), negative ones do not count. Returns the classes (S,), ascending, and the log of
-    how many classes each stands for: 0 for the labels, log((C - P) / (S - P)) for the others, with
-    P different labels.
+    how many classes each stands for: 0 for the labels, log((C - P) / (S - P)) for the others. At
+    least one other is drawn, if there is one. Inside torch.compile, where S has to be known ahead,
+    more are: as if all labels were different.
 
     >>> index, stands_for = sample_classes(torch.tensor([7, 7, 2]), 10, 0.5)
     >>> len(index), 7 in index, 2 in index
-    (5, True, True)
+    (6, True, True)
     """
     if not 0 < share <= 1:
         raise ValueError(f"sample is a share of the classes, in (0, 1]; got {share}")
-    size = min(count, max(math.ceil(share * count), labels.shape[0]))
     positive = torch.zeros(count + 1, device=labels.device)
     positive[labels.clamp_min(-1)] = 1.0  # a negative label lands in the spare last place
     positive = positive[:count]
+    different = positive.sum()
+    compiling = torch.compiler.is_compiling()
+    most = min(count, labels.shape[0]) if compiling else int(different)
+    size = most + math.ceil(share * (count - most))
     rank = torch.rand(count, device=labels.device, generator=generator) + 2 * positive
     index = rank.topk(size, sorted=False).indices.sort().values
-    different = positive.sum()
     each = ((count - different) / (size - different).clamp_min(1)).clamp_min(1).log()
     return index, torch.where(positive[index] > 0, torch.zeros_like(each), each)
 
@@ -71,6 +80,14 @@ def check_labels(labels: Tensor, count: int, ignore_index: int | None = None) ->
         )
 
 
+def check_soft_targets(labels: Tensor, psi: Psi) -> None:
+    if labels.is_floating_point() and not is_trivial(psi):
+        raise ValueError(
+            "soft targets have no one target class for the margin to act on: "
+            "give integer labels, or use a head without margin (m = 1, or m = 0 if additive)"
+        )
+
+
 def check_options(
     labels: Tensor,
     psi: Psi,
@@ -86,11 +103,7 @@ def check_options(
             f"expected class_weight of shape ({count},), one per class; "
             f"got {tuple(class_weight.shape)}"
         )
-    if labels.is_floating_point() and not is_trivial(psi):
-        raise ValueError(
-            "soft targets have no one target class for the margin to act on: "
-            "give integer labels, or use a head without margin (m = 1, or m = 0 if additive)"
-        )
+    check_soft_targets(labels, psi)
     if sample is not None and (labels.is_floating_point() or label_smoothing > 0):
         raise ValueError(
             "label smoothing and soft targets need the scores of all classes: leave out `sample`"

@@ -21,7 +21,8 @@ class LambdaAnnealing(nn.Module):
         head.annealing = LambdaAnnealing.sphereface()
 
     It is part of the head's state dict, numbers and t both, so a resumed run goes on where it was
-    (in the released layers t started over). What is loaded replaces what was set.
+    (in the released layers t started over). What is loaded replaces what was set, also nothing; a
+    checkpoint without a schedule leaves it as it is.
 
     >>> annealing = LambdaAnnealing(base=1000.0, gamma=0.12, power=1.0, minimum=5.0)
     >>> annealing.value
@@ -118,6 +119,10 @@ class LambdaAnnealing(nn.Module):
         *schedule, iteration = state.tolist()
         self.base, self.gamma, self.power, self.minimum = schedule
         self.iteration.fill_(int(iteration))
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
+        state_dict.setdefault(f"{prefix}_extra_state", self.get_extra_state())
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
     def __repr__(self) -> str:
         return (

@@ -27,12 +27,25 @@ __all__ = [
 Group = Any  # torch.distributed.ProcessGroup, or None for all processes
 
 
-def row_counts(rows: int, group: Group, device: torch.device) -> list[int]:
-    """How many rows each process has; they may differ, and be 0."""
-    mine = torch.tensor([rows], device=device)
+def row_counts(
+    rows: int, group: Group, device: torch.device, error: Exception | None = None
+) -> list[int]:
+    """How many rows each process has; they may differ, and be 0.
+
+    A process with an `error` brings that instead, and all raise: nobody is left waiting.
+    """
+    mine = torch.tensor([rows if error is None else -1], device=device)
     counts = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
     dist.all_gather(counts, mine, group=group)
-    return [int(c) for c in counts]
+    found = [int(c) for c in counts]
+    if error is not None:
+        raise error
+    if min(found) < 0:
+        raise ValueError(
+            f"process {found.index(-1)} was given a batch that it refused (see its own error), "
+            f"so no process has a result"
+        )
+    return found
 
 
 def concatenate(x: Tensor, counts: list[int], group: Group) -> Tensor:
@@ -90,10 +103,12 @@ class _LogSumExp(torch.autograd.Function):
     def forward(ctx, x, group):  # type: ignore[no-untyped-def]
         top = x.clone()
         dist.all_reduce(top, op=dist.ReduceOp.MAX, group=group)
+        lowest = torch.finfo(x.dtype).min  # in place of -inf, where no process has a class to sum
+        top = top.clamp_min(lowest)
         total = (x - top).exp()
         dist.all_reduce(total, group=group)
         total = total.log() + top
-        ctx.save_for_backward(x, total)
+        ctx.save_for_backward(x, total.clamp_min(lowest))
         return total
 
     @staticmethod
@@ -136,7 +151,7 @@ def sum_over(x: Tensor, group: Group) -> Tensor:
 
 
 def logsumexp_over(x: Tensor, group: Group) -> Tensor:
-    """log sum exp over the processes, alike on all; at least one has to be above -inf."""
+    """log sum exp over the processes, alike on all; -inf where it is on all."""
     return _LogSumExp.apply(x, group)
 
 

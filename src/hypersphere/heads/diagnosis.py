@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..functional.angles import cosine, row_norm
 from ..functional.cross_entropy import margin_cross_entropy, margin_logits
+from ..functional.labels import check_labels, check_shapes
 from .margin import MarginHead
 from .theory import minimum_loss, minimum_scale
 
@@ -51,11 +52,18 @@ class Diagnosis:
 
 
 @torch.no_grad()
-def diagnose(head: MarginHead, features: Tensor, labels: Tensor, stuck: float = 0.1) -> Diagnosis:
+def diagnose(
+    head: MarginHead,
+    features: Tensor,
+    labels: Tensor,
+    stuck: float = 0.1,
+    ignore_index: int = -100,
+) -> Diagnosis:
     """Look at one batch: is the loss stuck at log C, and is the margin too hard?
 
     features: (B, d), labels: (B,), from the training set. Call it after some hundred updates, not
     on a fresh head, whose loss is log C by nature. stuck: how near to log C, relative, counts.
+    Samples with the label `ignore_index` are left out.
 
     >>> torch.manual_seed(0)
     <torch._C.Generator object at ...>
@@ -66,7 +74,12 @@ def diagnose(head: MarginHead, features: Tensor, labels: Tensor, stuck: float = 
     """
     if head.shard is not None:
         raise ValueError("diagnose looks at all classes: call it on a head before shard(head)")
-    x = features.detach().float()
+    check_shapes(features, head.weight, labels)
+    check_labels(labels, head.num_classes, ignore_index)
+    keep = labels != ignore_index
+    if not bool(keep.any()):
+        raise ValueError(f"diagnose needs samples with a label; all are {ignore_index} (ignored)")
+    x, labels = features.detach()[keep].float(), labels[keep].long()
     options = {**head.score_options(), "scale": head.scale}
     scores = margin_logits(x, head.weight, **options)
     plain = margin_cross_entropy(x, head.weight, labels, **options)

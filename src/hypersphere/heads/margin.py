@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from ..functional.angular import Angular, check_kind
 from ..functional.cross_entropy import Gradient, Reduction, margin_cross_entropy, margin_logits
-from ..functional.labels import check_labels
 from ..functional.margins import Psi, is_trivial
 from .annealing import LambdaAnnealing
 
@@ -46,7 +45,6 @@ class MarginHead(nn.Module):
     """
 
     neuron_role = "output"
-    no_weight_decay = ("log_scale", "log_k")
 
     weight: nn.Parameter
     annealing: LambdaAnnealing | None
@@ -78,10 +76,20 @@ class MarginHead(nn.Module):
             raise ValueError(
                 f"scale is None for |x|, or a number > 0 (10 to 70 works); got {scale}"
             )
+        if margin is not None and not callable(margin):
+            raise TypeError(
+                f"margin is a Margin, such as Margin(m=4), Margin(shift=0.5) or "
+                f"Margin(subtract=0.35), a callable psi of cos(theta), or None; got {margin!r}"
+            )
         if learn_scale and scale is None:
             raise ValueError("learn_scale=True needs a scale to start from, e.g. scale=30.0")
         if isinstance(angular, str):
             check_kind(angular, k)
+        if learn_k and angular != "sigmoid":
+            raise ValueError(
+                f"learn_k=True learns the curvature of angular='sigmoid' (Eq. 4.13), which "
+                f"{angular!r} is not; a module of the layers learns its own (learnable=True)"
+            )
         if gradient not in get_args(Gradient):
             raise ValueError(f"gradient must be one of {get_args(Gradient)}, got {gradient!r}")
         kind = getattr(angular, "kind", angular)
@@ -118,6 +126,11 @@ class MarginHead(nn.Module):
                 self.bias.zero_()
 
     @property
+    def no_weight_decay(self) -> tuple[str, ...]:
+        """Whatever is learned in s, g and psi: decay would pull them to a value without meaning."""
+        return tuple(n for n, _ in self.named_parameters() if n not in ("weight", "bias"))
+
+    @property
     def scale(self) -> float | Tensor | None:
         """s, or None for |x|."""
         return self._scale if self.log_scale is None else self.log_scale.exp()
@@ -131,13 +144,17 @@ class MarginHead(nn.Module):
             k = self.log_k.exp()
         return self.weight.detach().new_tensor(k) if isinstance(k, (int, float)) else k
 
-    def forward(self, features: Tensor, labels: Tensor | None = None) -> Tensor:
-        """(B, C) scores: without labels for inference, with labels (B,) to train on."""
+    def forward(
+        self, features: Tensor, labels: Tensor | None = None, ignore_index: int = -100
+    ) -> Tensor:
+        """(B, C) scores: without labels for inference, with labels (B,) to train on.
+
+        Samples with the label `ignore_index` get no margin.
+        """
         if labels is not None:
-            check_labels(labels, self.num_classes, ignore_index=-100)
             self._project()
         if self.shard is not None:
-            return self.shard.logits(self, features, labels)
+            return self.shard.logits(self, features, labels, ignore_index)
         lam = self.annealing() if self.annealing is not None and labels is not None else None
         return margin_logits(
             features,
@@ -146,6 +163,7 @@ class MarginHead(nn.Module):
             self.margin,
             lam=lam,
             gradient=self.gradient,
+            ignore_index=ignore_index,
             **self.score_options(),
         )
 
@@ -158,7 +176,7 @@ class MarginHead(nn.Module):
         class_weight: Tensor | None = None,
         ignore_index: int = -100,
     ) -> Tensor:
-        """cross_entropy(head(features, labels), labels, ...), without the (B, C) matrix.
+        """The cross entropy of `head(features, labels, ignore_index)`, without that matrix.
 
         labels: (B,) integers, or (B, C) probabilities for a head without margin.
         """
@@ -198,6 +216,12 @@ class MarginHead(nn.Module):
             # Through .data: a second forward before the backward finds unit rows and keeps them.
             norm = torch.linalg.vector_norm(self.weight, dim=1, keepdim=True)
             self.weight.data.div_(torch.where(norm > 0, norm, torch.ones_like(norm)))
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
+        if self.annealing is None and f"{prefix}annealing._extra_state" in state_dict:
+            device = torch.device("cpu") if self.weight.is_meta else self.weight.device
+            self.annealing = LambdaAnnealing().to(device)  # filled in after this, as a child
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
     def extra_repr(self) -> str:
         scale = "|x|" if self._scale is None else f"{self._scale:g}"

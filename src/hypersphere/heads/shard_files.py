@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.optim import Optimizer
 
+from .annealing import LambdaAnnealing
 from .margin import MarginHead
 from .sharded import ROWWISE
 
@@ -80,7 +81,9 @@ def load_shards(head: MarginHead, folder: str | Path, optimizer: Optimizer | Non
         for name, parameter in head.named_parameters():
             if name not in ROWWISE:
                 parameter.copy_(common["parameters"][name])
-    if head.annealing is not None and common["annealing"] is not None:
+    if common["annealing"] is not None:
+        if head.annealing is None:
+            head.annealing = LambdaAnnealing().to(head.weight.device)
         head.annealing.load_state_dict(common["annealing"])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -123,8 +124,23 @@ class ClassShard:
         self.factor = float(self.world) if averaged else 1.0
         self.hooks: list[Any] = []
 
-    def logits(self, head: MarginHead, features: Tensor, labels: Tensor | None) -> Tensor:
+    def logits(
+        self,
+        head: MarginHead,
+        features: Tensor,
+        labels: Tensor | None,
+        ignore_index: int = -100,
+    ) -> Tensor:
         """All C scores of this process's features; gathers the rows of W for it."""
+
+        def check() -> None:
+            if labels is not None and labels.is_floating_point():
+                raise _soft_targets()
+            check_shapes(features, head.weight, labels)
+            if labels is not None:
+                check_labels(labels, self.num_classes, ignore_index)
+
+        self._row_counts(features, check)
         options = head.score_options()
         rows = {"weight": head.weight, "bias": head.bias}
         whole = {
@@ -138,7 +154,14 @@ class ClassShard:
         weight = whole["weight"]
         assert weight is not None
         return margin_logits(
-            features, weight, labels, head.margin, lam=lam, gradient=head.gradient, **options
+            features,
+            weight,
+            labels,
+            head.margin,
+            lam=lam,
+            gradient=head.gradient,
+            ignore_index=ignore_index,
+            **options,
         )
 
     def loss(
@@ -152,14 +175,16 @@ class ClassShard:
         ignore_index: int,
     ) -> Tensor:
         """The loss of the joined batch over all classes; "none" gives that of the own samples."""
-        if labels.is_floating_point():
-            raise ValueError(
-                "soft targets are (B, C), which sharding is there to avoid: give integer labels"
-            )
-        check_shapes(features, head.weight, labels)
-        sample = head.sample if head.training else None
-        check_options(labels, head.margin, label_smoothing, sample, class_weight, self.num_classes)
-        check_labels(labels, self.num_classes, ignore_index)
+        sample, count = head.sample if head.training else None, self.num_classes
+
+        def check() -> None:
+            if labels.is_floating_point():
+                raise _soft_targets()
+            check_shapes(features, head.weight, labels)
+            check_options(labels, head.margin, label_smoothing, sample, class_weight, count)
+            check_labels(labels, count, ignore_index)
+
+        counts = self._row_counts(features, check)
         group, options = self.group, head.score_options()
         scale, k = (
             collectives.share(value, group)
@@ -169,7 +194,6 @@ class ClassShard:
         )
         with torch.autocast(features.device.type, enabled=False):
             wide = torch.promote_types(features.dtype, torch.float32)
-            counts = collectives.row_counts(features.shape[0], group, features.device)
             x = collectives.gather_batch(features.to(wide), counts, self.factor, group)
             y = collectives.concatenate(labels.long(), counts, group)
             target_class = torch.where(y != ignore_index, y, -torch.ones_like(y))
@@ -219,6 +243,22 @@ class ClassShard:
             if reduction == "none":
                 loss = collectives.own_rows(loss, counts, 1 / self.factor, group)
             return loss
+
+    def _row_counts(self, features: Tensor, check: Callable[[], None]) -> list[int]:
+        """Rows of each process, after `check` on all: what one refuses, all refuse."""
+        rows, error = 0, None
+        try:
+            check()
+            rows = len(features)
+        except Exception as refused:
+            error = refused
+        return collectives.row_counts(rows, self.group, features.device, error)
+
+
+def _soft_targets() -> ValueError:
+    return ValueError(
+        "soft targets are (B, C), which sharding is there to avoid: give integer labels"
+    )
 
 
 def _whole_state(module: nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:
