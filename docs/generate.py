@@ -2,7 +2,8 @@
 
 A page marks the place:  <!-- table: benchmarks/layers -->  ...  <!-- end -->
 and gets, between the marks, the tables of results/benchmarks/layers.json and the command that
-made them. Numbers are never typed by hand.
+made them; a file written by `hypersphere compare` becomes a table beside the dissertation's.
+Numbers are never typed by hand.
 """
 
 from __future__ import annotations
@@ -46,14 +47,19 @@ def benchmark_tables(record: dict) -> str:
     return "\n\n".join(parts)
 
 
+def tables(record: dict) -> str:
+    """A benchmark's tables, or a comparison's with the dissertation's numbers beside ours."""
+    if "tables" in record:
+        return benchmark_tables(record)
+    from hypersphere.reports import markdown_table
+
+    return markdown_table(record)
+
+
 def fill(text: str) -> str:
     def replace(match: re.Match[str]) -> str:
         path = ROOT / "results" / f"{match[2]}.json"
-        body = (
-            benchmark_tables(json.loads(path.read_text()))
-            if path.exists()
-            else "*(not measured yet)*"
-        )
+        body = tables(json.loads(path.read_text())) if path.exists() else "*(not measured yet)*"
         return f"{match[1]}{body}\n{match[3]}"
 
     return MARK.sub(replace, text)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from PIL import Image
 
+import hypersphere as hs
 from hypersphere import functional as HF
 from hypersphere import reports
 from hypersphere.reports import figures
@@ -72,6 +73,19 @@ def test_figures_show_the_numbers_they_were_given():
     np.testing.assert_allclose(strength, [1, 2, 3])
     curve = CALLS["angular_curves"]().axes[0].lines[0]
     np.testing.assert_allclose(curve.get_ydata(), np.cos(np.linspace(0, math.pi, 361)), atol=1e-12)
+
+
+def test_results_of_evaluations_can_be_drawn_as_they_are():
+    same = torch.arange(40) % 2 == 0
+    a = torch.randn(40, 6)
+    b = torch.where(same[:, None], a + 0.1 * torch.randn(40, 6), torch.randn(40, 6))
+    result = hs.evaluation.verification(a, b, same, protocol="plain")
+    line = figures.roc_curves({"plain": result}).axes[0].lines[0]
+    np.testing.assert_allclose(line.get_ydata(), result.roc.tar)
+    ids = torch.arange(20)
+    found = hs.evaluation.identification(b[:20], a[:20], ids, ids, ranks=(1, 5))
+    line = figures.cmc_curves({"digits": found}).axes[0].lines[0]
+    np.testing.assert_allclose(line.get_ydata(), found.cmc[-1])
 
 
 def test_the_same_figure_gives_the_same_file(tmp_path):

@@ -153,6 +153,7 @@ variants: {a_softmax: {head: {name: a_softmax, m: 2}}}
 
 def test_compare_over_seeds_resumes_what_is_there(tmp_path, capsys, monkeypatch):
     from hypersphere.commands import compare
+    from hypersphere.reports import markdown_table, read_result
 
     (tmp_path / "c.yaml").write_text(CONFIG)
     command = [str(tmp_path / "c.yaml"), f"{tmp_path}/c.yaml:a_softmax", "--seeds", "0", "1"]
@@ -160,8 +161,10 @@ def test_compare_over_seeds_resumes_what_is_there(tmp_path, capsys, monkeypatch)
     assert compare.main(command) == 0
     text = capsys.readouterr().out
     assert "last accuracy (%)" in text and "c-a_softmax" in text and "+-" in text and "50" in text
-    rows = json.loads((tmp_path / "runs/comparison.json").read_text())
-    assert [len(row["last"]) for row in rows] == [2, 2]
+    record = read_result(tmp_path / "runs/comparison.json")
+    assert [len(row["ours"]) for row in record["rows"]] == [2, 2]
+    assert record["rows"][0]["ours"][0] == pytest.approx(100 * record["rows"][0]["last"][0])
+    assert "(2 seeds)" in markdown_table(record) and "| 50 |" in markdown_table(record)
     assert compare.main(command) == 0
     assert "seed" not in capsys.readouterr().err  # nothing was trained again
     assert compare.main([*command, "--optimizer.lr", "0.1"]) == 1

@@ -5,6 +5,7 @@ seeds.
 from __future__ import annotations
 
 import json
+import shlex
 import statistics
 import sys
 from collections.abc import Sequence
@@ -43,7 +44,10 @@ def main(argv: Sequence[str]) -> int:
         print(f"hypersphere compare: {error}", file=sys.stderr)
         return 1
     print(table(rows, metric))
-    (folder / "comparison.json").write_text(json.dumps(rows, indent=2) + "\n")
+    command = shlex.join(["hypersphere", "compare", *argv])
+    (folder / "comparison.json").write_text(
+        json.dumps(result_record(rows, metric, command), indent=1) + "\n"
+    )
     print(f"\nruns and comparison.json are in {folder}")
     return 0
 
@@ -85,6 +89,35 @@ def compare(
                 row[kind].append(summary[kind][metric])
         rows.append(row)
     return rows
+
+
+def result_record(rows: Sequence[dict[str, Any]], metric: str, command: str) -> dict[str, Any]:
+    """The comparison as a result file: `reports.markdown_table` sets it beside the dissertation.
+
+    "ours" is the last test value of each seed, in the unit of the text (percent for shares).
+    """
+    percent = "accuracy" in metric or metric == "error"
+    scale = 100.0 if percent else 1.0
+    sources = dict.fromkeys(row["thesis"]["source"] for row in rows if row["thesis"]["source"])
+    lines = []
+    for row in rows:
+        thesis = row["thesis"]
+        quoted = thesis["value"] if thesis["metric"] == metric else None
+        lines.append(
+            {
+                **row,
+                "name": thesis["row"] or row["name"],
+                "ours": [round(scale * value, 6) for value in row["last"]],
+                "dissertation": quoted,
+                "differs": thesis["note"] or "none",
+            }
+        )
+    return {
+        "table": ", ".join(sources) or "comparison",
+        "unit": f"{metric} (%)" if percent else metric,
+        "command": command,
+        "rows": lines,
+    }
 
 
 def _finished(place: Path, config: Any) -> dict[str, Any] | None:

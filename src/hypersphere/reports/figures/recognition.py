@@ -14,14 +14,16 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def roc_curves(curves: Mapping[str, tuple[Any, Any]], smallest: float = 1e-4) -> Figure:
+def roc_curves(curves: Mapping[str, Any], smallest: float = 1e-4) -> Figure:
     """True accept rate over false accept rate, the latter on a log scale (Figs. 2.12, D.6).
 
-    curves: name -> (false accept rates, true accept rates).
+    curves: name -> (false accept rates, true accept rates), or the result of
+    `evaluation.verification`.
     """
     with styled():
         figure, axes = canvas()
-        for index, (name, (far, tar)) in enumerate(curves.items()):
+        for index, (name, curve) in enumerate(curves.items()):
+            far, tar = (curve.roc.far, curve.roc.tar) if hasattr(curve, "roc") else curve
             x, y = array(far, "false accept rate", 1), array(tar, "true accept rate", 1)
             style = {"color": color(index), "linestyle": ("-", "--", ":", "-.")[index // 2 % 4]}
             axes.plot(np.clip(x, smallest, 1), y, label=name, drawstyle="steps-post", **style)
@@ -32,11 +34,15 @@ def roc_curves(curves: Mapping[str, tuple[Any, Any]], smallest: float = 1e-4) ->
 
 
 def cmc_curves(curves: Mapping[str, Any]) -> Figure:
-    """Identification rate within the first k ranks, from k = 1 on (Figs. 2.12, D.5)."""
+    """Identification rate within the first k ranks, from k = 1 on (Figs. 2.12, D.5).
+
+    curves: name -> rates at rank 1, 2, ..., or the result of `evaluation.identification`, whose
+    curve with the most distractors is drawn.
+    """
     with styled():
         figure, axes = canvas()
         for index, (name, rates) in enumerate(curves.items()):
-            y = array(rates, name, 1)
+            y = array(rates.cmc[-1] if hasattr(rates, "cmc") else rates, name, 1)
             axes.plot(np.arange(1, len(y) + 1), y, marker="o", markersize=2.5, label=name,
                       color=color(index))  # fmt: skip
         axes.set(xscale="log", xlabel="rank", ylabel="identification rate", ylim=(0, 1.02))
