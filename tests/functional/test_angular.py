@@ -101,3 +101,14 @@ def test_messages():
         HF.angular(c, "sigmoid", k=0.0)
     with pytest.raises(TypeError, match=r"int64.*\.float"):
         HF.angular(torch.zeros(2, dtype=torch.long), "linear")
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("kind", ["linear", "sigmoid"])
+def test_slopes_of_16_bit_cosines_stop_at_their_rounding(kind, dtype):
+    one = torch.ones((), dtype=dtype, requires_grad=True)
+    (slope,) = torch.autograd.grad(HF.angular(one, kind), one)
+    below = torch.tensor(1 - torch.finfo(dtype).eps / 2, dtype=torch.float64)
+    bound = HF.angular_derivative(below, kind).item()
+    assert slope.item() == pytest.approx(bound, rel=0.2)
+    assert HF.angular_derivative(one.detach(), kind).item() == pytest.approx(bound, rel=0.2)

@@ -85,6 +85,17 @@ def test_gradients_of_everything(magnitude, angular, groups):
         assert torch.autograd.gradgradcheck(f, inputs, fast_mode=True, atol=1e-4)
 
 
+def test_norms_given_as_constants_stay_constant():
+    x = torch.randn(2, 3, 6, 6, requires_grad=True)
+    weight = torch.randn(4, 3, 3, 3)
+    norm = HF.patch_norm(x.detach(), 3)
+    cosines = HF.decoupled_conv2d(x, weight, norm=norm)
+    (got,) = torch.autograd.grad(cosines.sum(), x)
+    unit = HF.normalize(weight.flatten(1)).view_as(weight)
+    (want,) = torch.autograd.grad((F.conv2d(x, unit) / norm).sum(), x)
+    torch.testing.assert_close(got, want)
+
+
 def test_gradient_through_given_norms():
     x = torch.randn(2, 4, 5, dtype=torch.float64, requires_grad=True)
     weight = torch.randn(3, 4, 3, dtype=torch.float64, requires_grad=True)
@@ -165,6 +176,51 @@ def test_zero_patches_and_zero_filters(magnitude, angular):
     assert x.grad.isfinite().all() and weight.grad.isfinite().all()
     if magnitude == "sphere":
         assert (x.grad[0] == 0).all()
+
+
+@pytest.mark.parametrize("angular", [*ANGULAR_KINDS, "callable"])
+@pytest.mark.parametrize("magnitude", MAGNITUDE_KINDS)
+def test_gradients_of_zero_patches_are_the_same_on_every_path(magnitude, angular):
+    """df/ds = r(0) g'(0), where r(0) is the slope of h and counts as 0 for the sphere."""
+    x = torch.randn(2, 2, 5, 5, dtype=torch.float64)
+    x[0] = 0
+    weight = torch.randn(3, 2, 2, 2, dtype=torch.float64)
+    x.requires_grad_(), weight.requires_grad_()
+    g = (lambda c: c.clone()) if angular == "callable" else angular
+    radius = torch.tensor([0.5, 1.0, 2.0], dtype=torch.float64, requires_grad=True)
+
+    def f(x, weight, radius, g=g):
+        return HF.decoupled_conv2d(x, weight, magnitude=magnitude, angular=g, radius=radius)
+
+    out = f(x, weight, radius)
+    eager = torch.autograd.grad(
+        out.sum(), (x, weight, radius), retain_graph=True, allow_unused=True
+    )
+    again = torch.autograd.grad(
+        out.sum(), (x, weight, radius), create_graph=True, allow_unused=True
+    )
+    traced = torch.func.grad(lambda *a: f(*a).sum(), (0, 1, 2))(x, weight, radius)
+    if angular == "callable":
+        named = f(x, weight, radius, "cosine").sum()
+        again = torch.autograd.grad(named, (x, weight, radius), allow_unused=True)
+    for a, b, c in zip(eager, again, traced, strict=True):
+        a, b = (torch.zeros_like(c) if t is None else t for t in (a, b))
+        torch.testing.assert_close(a, b)
+        torch.testing.assert_close(a, c)
+    slope = HF.magnitude_ratio(torch.zeros(()).double(), magnitude, radius=radius.detach())
+    of_g = 1.0 if angular == "callable" else HF.angular_derivative(slope.new_zeros(()), angular)
+    unit = HF.normalize(weight.detach().flatten(1)).view_as(weight)
+    s = F.conv2d(x, unit * (slope * of_g).expand(3).reshape(3, 1, 1, 1))
+    torch.testing.assert_close(eager[0][0], torch.autograd.grad(s[0].sum(), x)[0][0])
+
+
+def test_own_activation_that_is_not_zero_at_a_right_angle():
+    """Its parameters learn nothing from zero patches, whose output is 0 whatever they are."""
+    p = torch.tensor(2.0, requires_grad=True)
+    x = torch.zeros(1, 2, 4, 4, requires_grad=True)
+    out = HF.decoupled_conv2d(x, torch.randn(3, 2, 3, 3), magnitude="tanh", angular=lambda c: p + c)
+    assert (out == 0).all()
+    assert torch.autograd.grad(out.sum(), p)[0] == 0
 
 
 @pytest.mark.parametrize(("name", "x", "y", "theta"), EDGES, ids=EDGE_IDS)
@@ -261,6 +317,47 @@ def test_low_precision(magnitude, angular):
                 assert error < 8 * eps
 
 
+@pytest.mark.parametrize("magnitude", ["sphere", "tanh"])
+@pytest.mark.parametrize("angular", ["linear", "sigmoid"])
+def test_low_precision_gradients_at_small_angles(magnitude, angular):
+    """Three channels and a 1x1 kernel meet small angles, where 16 bits round cos(theta) to 1."""
+    x, weight = torch.randn(8, 3, 16, 16), torch.randn(64, 3, 1, 1)
+
+    def gradients(x, weight):
+        x, weight = x.clone().requires_grad_(), weight.clone().requires_grad_()
+        out = HF.decoupled_conv2d(x, weight, magnitude=magnitude, angular=angular)
+        grad = torch.randn(out.shape, generator=torch.Generator().manual_seed(0)).to(out.dtype)
+        plain = torch.autograd.grad(out, (x, weight), grad, create_graph=True)
+        return *torch.autograd.grad(out, (x, weight), grad), *plain
+
+    want = gradients(x, weight)
+    with torch.autocast("cpu", torch.bfloat16):
+        got = gradients(x, weight)
+    for a, b in zip(got, want, strict=True):
+        assert (a - b).norm() < 0.1 * b.norm()
+        assert a.abs().max() < 1.5 * b.abs().max()
+
+
+def test_half_precision_filters_of_any_length():
+    x, weight = torch.randn(2, 8, 5, 5), torch.randn(4, 8, 3, 3)
+    for factor, magnitude in ((3e-4, "ball"), (3e-4, "segmented"), (30.0, "tanh")):
+        settings = {"magnitude": magnitude, "weighted": "nonlinear", "radius": 3.0}
+        low = HF.decoupled_conv2d(x.half(), (factor * weight).half(), **settings)
+        want = HF.decoupled_conv2d(x, (factor * weight).half().float(), **settings)
+        assert low.dtype == torch.float16
+        assert (low - want).norm() < 2e-3 * want.norm()
+
+
+def test_autocast_leaves_float64_alone():
+    x, weight = torch.randn(1, 2, 5, 5).double(), torch.randn(3, 2, 3, 3).double()
+    for magnitude in ("tanh", "linear"):
+        want = HF.decoupled_conv2d(x, weight, magnitude=magnitude)
+        with torch.autocast("cpu", torch.bfloat16):
+            got = HF.decoupled_conv2d(x, weight, magnitude=magnitude)
+        assert got.dtype == F.conv2d(x, weight).dtype
+        assert torch.equal(got, want)
+
+
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
 def test_traced_and_eager_agree_and_forward_mode_works():
     x, weight = torch.randn(2, 3, 5, 5), torch.randn(4, 3, 3, 3)
@@ -279,6 +376,10 @@ def test_patch_norm():
     grouped = HF.patch_norm(x, 3, padding="same", groups=2)
     assert grouped.shape == (2, 2, 7, 6)
     torch.testing.assert_close(grouped[:, :1], HF.patch_norm(x[:, :2], 3, padding="same"))
+    torch.testing.assert_close(HF.patch_norm(x[0], (2, 2)), HF.patch_norm(x, 2)[0])
+    torch.testing.assert_close(HF.patch_norm(x[0, 0], (2,)), HF.patch_norm(x[:1, 0], 2)[0])
+    with pytest.raises(ValueError, match=r"one kernel size for each.*\(4, 7, 6\) and \(2, 2, 2\)"):
+        HF.patch_norm(x[0], (2, 2, 2))
     zero = torch.zeros(1, 2, 4, 4, requires_grad=True)
     HF.patch_norm(zero, 3).sum().backward()
     assert (zero.grad == 0).all()
@@ -289,7 +390,16 @@ def test_messages():
     with pytest.raises(ValueError, match=r"input \(B, 3, H, W\).*\(4, 3, 3, 3\).*\(2, 5, 8, 8\)"):
         HF.decoupled_conv2d(torch.randn(2, 5, 8, 8), weight)
     with pytest.raises(ValueError, match="one to three spatial"):
-        HF.decoupled_conv2d(x, torch.randn(4, 3))
+        HF.decoupled_conv(x, torch.randn(4, 3))
+    with pytest.raises(
+        ValueError, match=r"conv2d expects .* 2 spatial dimensions, got \(4, 3, 3\)"
+    ):
+        HF.decoupled_conv2d(torch.randn(2, 3, 8), torch.randn(4, 3, 3))
+    with pytest.raises(ValueError, match=r"conv1d expects .* 1 spatial dimension"):
+        HF.decoupled_conv1d(x, weight=weight)
+    for bias in (torch.randn(1), torch.randn(4, 1, 1)):
+        with pytest.raises(ValueError, match=r"expected bias \(4,\)"):
+            HF.decoupled_conv2d(x, weight, bias)
     with pytest.raises(ValueError, match=r"weight \(C, C_in\)"):
         HF.decoupled_linear(torch.randn(2, 5), torch.randn(3, 4))
     with pytest.raises(ValueError, match=r"unknown weighting 'quadratic'.*linear, nonlinear"):

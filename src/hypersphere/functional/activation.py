@@ -18,10 +18,14 @@ __all__ = ["Activation"]
 
 
 class Activation:
-    """k: None, or the sigmoid's curvature, one number or one a filter, ready to broadcast."""
+    """k: None, or the sigmoid's curvature, one number or one a filter, ready to broadcast.
 
-    def __init__(self, kind: Angular, k: Tensor | None, like: Tensor) -> None:
-        self.kind = kind
+    stored: the type the cosines are kept in, be they widened before they come here: an angle
+    below its rounding error says nothing of the slope there.
+    """
+
+    def __init__(self, kind: Angular, k: Tensor | None, like: Tensor, stored: torch.dtype) -> None:
+        self.kind, self.eps = kind, torch.finfo(stored).eps
         self.one = like.new_ones(())
         self.factor, self.slope_factor = self.one, self.one
         if kind == "linear":
@@ -63,5 +67,4 @@ class Activation:
         return torch.addcmul(self.one, x, x, value=-1)
 
     def _inverse_sine(self, c: Tensor) -> Tensor:
-        eps = torch.finfo(c.dtype).eps
-        return self._one_minus_square(c).clamp_min_(eps).rsqrt_()
+        return self._one_minus_square(c).clamp_min_(self.eps).rsqrt_()

@@ -46,30 +46,34 @@ class _Arcsin(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(c: Tensor) -> Tensor:
+    def forward(c: Tensor, eps: float) -> Tensor:
         return c.clamp(-1, 1).asin_()
 
     @staticmethod
     def setup_context(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
         ctx.save_for_backward(inputs[0])
+        ctx.eps = inputs[1]
 
     @staticmethod
-    def backward(ctx, grad: Tensor) -> Tensor:  # type: ignore[no-untyped-def, override]
+    def backward(ctx, grad: Tensor):  # type: ignore[no-untyped-def, override]
         (c,) = ctx.saved_tensors
-        return grad * _inverse_sine(c)
+        return grad * _inverse_sine(c, ctx.eps), None
 
 
-def arcsin(c: Tensor) -> Tensor:
+def arcsin(c: Tensor, eps: float | None = None) -> Tensor:
     """arcsin(c) = pi / 2 - theta, exact to float precision, with a finite gradient at c = +-1.
 
-    Values beyond +-1 by rounding count as +-1.
+    Values beyond +-1 by rounding count as +-1. eps: the rounding error of c, if c was computed in
+    a narrower type than it has; the gradient takes no angle for smaller than that error.
 
     >>> c = torch.tensor([-1.0, 0.0, 1.0], requires_grad=True)
     >>> arcsin(c).sum().backward()
     >>> c.grad.isfinite().all()
     tensor(True)
     """
-    return _Arcsin.apply(c) if torch.is_grad_enabled() else c.clamp(-1, 1).asin_()
+    if not torch.is_grad_enabled():
+        return c.clamp(-1, 1).asin_()
+    return _Arcsin.apply(c, torch.finfo(c.dtype).eps if eps is None else eps)
 
 
 def angular(cos: Tensor, kind: Angular = "cosine", k: float | Tensor | None = None) -> Tensor:
@@ -92,15 +96,21 @@ def angular(cos: Tensor, kind: Angular = "cosine", k: float | Tensor | None = No
     if callable(kind):
         return kind(cos)
     check_kind(kind, k)
-    wide = _widen(cos)
+    return wide_angular(_widen(cos), kind, k, _rounding(cos)).to(cos.dtype)
+
+
+def wide_angular(
+    cos: Tensor, kind: AngularKind, k: float | Tensor | None, eps: float | None
+) -> Tensor:
+    """g of cosines in float32 or wider that may come from a narrower type, with rounding eps."""
     if kind == "cosine":
         return cos
     if kind == "square_cosine":
-        return (wide * wide.abs()).to(cos.dtype)
+        return cos * cos.abs()
     if kind == "linear":
-        return (2 / math.pi * arcsin(wide)).to(cos.dtype)
-    half_over_k, end = sigmoid_constants(k, wide)
-    return (torch.tanh(arcsin(wide) * half_over_k) / end).to(cos.dtype)
+        return 2 / math.pi * arcsin(cos, eps)
+    half_over_k, end = sigmoid_constants(k, cos)
+    return torch.tanh(arcsin(cos, eps) * half_over_k) / end
 
 
 def angular_derivative(
@@ -121,8 +131,8 @@ def angular_derivative(
     if kind == "square_cosine":
         return (2 * wide.abs()).to(cos.dtype)
     if kind == "linear":
-        return (2 / math.pi * _inverse_sine(wide)).to(cos.dtype)
-    return sigmoid_derivatives(wide, k, of_k=False)[0].to(cos.dtype)
+        return (2 / math.pi * _inverse_sine(wide, _rounding(cos))).to(cos.dtype)
+    return sigmoid_derivatives(wide, k, _rounding(cos), of_k=False)[0].to(cos.dtype)
 
 
 def angular_derivative_k(cos: Tensor, k: float | Tensor | None = None) -> Tensor:
@@ -134,20 +144,20 @@ def angular_derivative_k(cos: Tensor, k: float | Tensor | None = None) -> Tensor
     tensor([ 0.0000, -1.3562,  0.0000])
     """
     check_kind("sigmoid", k)
-    slope = sigmoid_derivatives(_widen(cos), k, of_k=True)[1]
+    slope = sigmoid_derivatives(_widen(cos), k, _rounding(cos), of_k=True)[1]
     assert slope is not None
     return slope.to(cos.dtype)
 
 
 def sigmoid_derivatives(
-    cos: Tensor, k: float | Tensor | None, of_k: bool
+    cos: Tensor, k: float | Tensor | None, eps: float, of_k: bool
 ) -> tuple[Tensor, Tensor | None]:
     """dg / dcos and, if asked for, dg / dk of the sigmoid, which share most of their work."""
     half_over_k, end = sigmoid_constants(k, cos)
     angle = arcsin(cos)
     tanh = torch.tanh(angle * half_over_k)
     slope = _one_minus_square(tanh)
-    of_cos = slope * _inverse_sine(cos) * (half_over_k / end)
+    of_cos = slope * _inverse_sine(cos, eps) * (half_over_k / end)
     if not of_k:
         return of_cos, None
     # d(1/2k)/dk = -2 (1/2k)^2, and the argument of `end` is (pi/2) (1/2k).
@@ -175,9 +185,13 @@ def check_kind(kind: str, k: float | Tensor | None = None) -> None:
         raise ValueError(f"the sigmoid activation expects k > 0 (Eq. 4.13), got k={k}")
 
 
-def _inverse_sine(c: Tensor) -> Tensor:
+def _inverse_sine(c: Tensor, eps: float) -> Tensor:
     # See Note [Gradient of arccos at the ends] in angles.py: 1 / sin(theta), with sin^2 floored.
-    return _one_minus_square(c).clamp_min(torch.finfo(c.dtype).eps).rsqrt()
+    return _one_minus_square(c).clamp_min(eps).rsqrt()
+
+
+def _rounding(cos: Tensor) -> float:
+    return torch.finfo(cos.dtype).eps
 
 
 def _one_minus_square(x: Tensor) -> Tensor:

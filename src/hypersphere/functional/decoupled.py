@@ -17,8 +17,9 @@ The two nonlinear ones exist for the magnitudes with a radius: ball, tanh, segme
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal, TypeAlias
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Literal, ParamSpec, TypeAlias
 
 import torch
 from torch import Tensor
@@ -104,7 +105,28 @@ def decoupled_conv(
     return out if batched else out[0]
 
 
-decoupled_conv1d = decoupled_conv2d = decoupled_conv3d = decoupled_conv
+_P = ParamSpec("_P")
+
+
+def _only(spatial: int, conv: Callable[_P, Tensor]) -> Callable[_P, Tensor]:
+    @wraps(conv)
+    def checked(*args: _P.args, **kwargs: _P.kwargs) -> Tensor:
+        weight = kwargs["weight"] if "weight" in kwargs else args[1]
+        if isinstance(weight, Tensor) and weight.ndim != spatial + 2:
+            raise ValueError(
+                f"{checked.__name__} expects weight (C, C_in / groups, ...) with {spatial} spatial "
+                f"dimensions, got {tuple(weight.shape)}"
+            )
+        return conv(*args, **kwargs)
+
+    checked.__name__ = checked.__qualname__ = f"decoupled_conv{spatial}d"
+    checked.__doc__ = f":func:`decoupled_conv` with a weight of {spatial} spatial dimensions."
+    return checked
+
+
+decoupled_conv1d = _only(1, decoupled_conv)
+decoupled_conv2d = _only(2, decoupled_conv)
+decoupled_conv3d = _only(3, decoupled_conv)
 
 
 def decoupled_linear(
@@ -167,8 +189,14 @@ def _decoupled(
     check_weighted(weighted, op.magnitude)
     if not callable(op.angular):
         check_kind(op.angular, k)
+    if bias is not None and bias.shape != weight.shape[:1]:
+        raise ValueError(
+            f"expected bias ({weight.shape[0]},), one number a filter; got {tuple(bias.shape)}"
+        )
     if torch.is_autocast_enabled(x.device.type):
-        dtype = torch.get_autocast_dtype(x.device.type)
+        # Like torch's own layers, it leaves float64 alone.
+        double = x.dtype == torch.float64
+        dtype = x.dtype if double else torch.get_autocast_dtype(x.device.type)
         with torch.autocast(x.device.type, enabled=False):
             return _decoupled(
                 x.to(dtype), weight, bias, op, radius, mean_norm, k, weighted, scale, norm
@@ -183,7 +211,7 @@ def _decoupled(
         bias = None if bias is None else bias.to(x.dtype)
         return project(x, kernel.view_as(weight).to(x.dtype), op.geometry, bias)
     if weighted is not None:
-        length = row_norm(rows)
+        length = row_norm(rows.to(torch.promote_types(rows.dtype, torch.float32)))
         radius, scale = _weigh(length, op, radius, weighted, scale)
     kernel = unit_rows(rows).view_as(weight).to(x.dtype)
     wide = torch.promote_types(x.dtype, torch.float32)

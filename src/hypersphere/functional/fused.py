@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from .activation import Activation
-from .magnitude import RADIUS_KINDS, magnitude, magnitude_ratio, magnitude_slope
+from .magnitude import FLOOR, RADIUS_KINDS, magnitude, magnitude_ratio, magnitude_slope
 from .operator import Inputs, Operator, inverse_norm, layout, plain_operator, shaped_inputs
 from .patches import (
     add_norm_gradient,
@@ -63,7 +63,7 @@ class _Fused(torch.autograd.Function):
         size = tuple(inputs.kernel.shape[2:])
         norm = patch_norms(inputs.x, size, op.geometry) if inputs.norm is None else inputs.norm
         out, maps = torch.empty_like(s), _Maps(lay.over_channels(norm), shaped.radius, op)
-        act = Activation(op.angular, shaped.k, norm)
+        act = Activation(op.angular, shaped.k, norm, s.dtype)
         for rows in tiles(s):
             part, value = lay.split(s[rows]), lay.split(out[rows])
             if op.angular == "cosine":
@@ -122,7 +122,7 @@ class _Backward:
         self.need = _Need(*need)
         self.lay, self.shaped = layout(inputs.x, op), shaped_inputs(inputs, op)
         self.maps = _Maps(self.lay.over_channels(norm), self.shaped.radius, op)
-        self.act = Activation(op.angular, self.shaped.k, norm)
+        self.act = Activation(op.angular, self.shaped.k, norm, saved.dtype)
         self.grad_n = torch.empty_like(norm)
         self.sums = {
             name: torch.zeros_like(getattr(inputs, name))
@@ -132,7 +132,8 @@ class _Backward:
 
     def run(self) -> tuple[Tensor | None, ...]:
         inputs, need, op = self.inputs, self.need, self.op
-        through_norm = need.x or need.norm or need.radius
+        own_norm = need.x and inputs.norm is None
+        through_norm = own_norm or need.norm or need.radius
         for rows in tiles(self.saved):
             go, part = self.lay.split(self.grad[rows]), self.lay.split(self.saved[rows])
             if need.shift:
@@ -151,7 +152,7 @@ class _Backward:
         grad_x, grad_kernel = convolution_gradients(
             self.saved, inputs.x, inputs.kernel, op.geometry, need.x, need.kernel
         )
-        if grad_x is not None and not need.norm:
+        if grad_x is not None and own_norm:
             size = tuple(inputs.kernel.shape[2:])
             add_norm_gradient(grad_x, self.grad_n, self.norm, inputs.x, size, op.geometry)
         sums = [self.sums.get(name) for name in ("radius", "k", "scale", "shift")]
@@ -184,7 +185,8 @@ class _Backward:
         n, inverse = self.maps.norm[rows], self.maps.inverse[rows]
         t = (go * part).to(n.dtype)
         if self.op.magnitude == "tanh":
-            tanh = (n / radius).tanh_()
+            n = n.clamp_min(FLOOR)  # tanh(n / rho) / n then has its limit at a zero patch
+            inverse, tanh = n.reciprocal(), (n / radius).tanh_()
             product = t * tanh
             slope = torch.addcmul(t, product, tanh, value=-1)
             self.add("radius", slope, -alpha / self.inputs.radius**2)

@@ -75,7 +75,7 @@ def magnitude(
     check_magnitude(kind, alpha, beta, radius)
     beta = BETA.get(kind, 0.0) if beta is None else beta
     if kind == "sphere":
-        return _times(alpha, (norm > 0).to(norm.dtype))
+        return _times(alpha, norm.sign())  # 1 for all lengths but 0, with gradient 0
     if kind == "ball":
         return _times(alpha, (norm / radius).clamp_max(1))
     if kind == "tanh":

@@ -1,8 +1,9 @@
 """A decoupled operator as data, and in plain differentiable operations.
 
 Note [Zero patches]: a zero patch has no direction. Its cosine is 0, so its output is 0 (before the
-bias), and nothing flows through its norm. r(0) is the slope of h at 0, and 0 for the sphere,
-whose slope there is infinite.
+bias, and whatever g(0) is), and nothing flows through its norm. What flows through s = w^T x is
+df/ds = r(0) g'(0), as in any other patch with c = 0: r(0), with r(n) = h(n) / n, is the slope of h
+at 0, and 0 for the sphere, whose slope there is infinite.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .angular import Angular, angular
+from .angular import Angular, wide_angular
 from .magnitude import BETA, MagnitudeKind, magnitude, magnitude_ratio
 from .patches import Geometry, plain_patch_norms, project
 
@@ -103,10 +104,17 @@ def plain_operator(inputs: Inputs, op: Operator) -> Tensor:
         out = s * magnitude_ratio(n, *op.settings, shaped.radius)
         out = out.clamp(-op.alpha, op.alpha) if op.bounded else out
     else:
-        g = angular((s * inverse_norm(n)).clamp(-1, 1), op.angular, shaped.k)
+        # In a zero patch n counts as 1 and h as r(0), see Note [Zero patches].
+        there = n > 0
+        c = (s * torch.where(there, n, 1).reciprocal()).clamp(-1, 1)
         if callable(op.angular):  # the named activations are 0 at c = 0 by themselves
-            g = g * ((n > 0) & lay.over_patches(kernel.detach().flatten(1).ne(0).any(1)))
-        out = g * magnitude(n, *op.settings, shaped.radius)
+            there_too = lay.over_patches(kernel.detach().flatten(1).ne(0).any(1))
+            at_zero = op.angular(c.new_zeros(1, *c.shape[1:]))
+            g = op.angular(c) - torch.where(there & there_too, 0, at_zero)
+        else:
+            g = wide_angular(c, op.angular, shaped.k, torch.finfo(s.dtype).eps)
+        slope = magnitude_ratio(n.new_zeros(()), *op.settings, shaped.radius)
+        out = g * torch.where(there, magnitude(n, *op.settings, shaped.radius), slope)
     if shaped.scale is not None:
         out = out * shaped.scale
     if shaped.shift is not None:

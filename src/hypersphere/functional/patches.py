@@ -38,9 +38,11 @@ def patch_norm(
 ) -> Tensor:
     """|x| of every patch that a convolution of this geometry sees; gradient 0 at zero patches.
 
-    x: (B, C, ...) with one to three spatial dimensions, or (C, ...) unbatched. Returns
-    (B, groups, ...) in float32 or wider: a filter of group g is compared with the channels of
-    group g alone. Zero padding adds nothing to a norm.
+    x: (B, C, ...) with one to three spatial dimensions. kernel_size: a number for all of them, or
+    one for each; with one for each, x may also be (C, ...) unbatched, which a number alone could
+    not tell from a batch with one dimension less. Returns (B, groups, ...) in float32 or wider: a
+    filter of group g is compared with the channels of group g alone. Zero padding adds nothing to
+    a norm.
 
     The released code adds 1e-4 under the root, which turns a patch of norm 0.01 that is parallel
     to its filter into a cosine of 0.71; here nothing is added.
@@ -51,9 +53,13 @@ def patch_norm(
     if torch.is_autocast_enabled(x.device.type):  # which would run the box filter in 16 bits
         with torch.autocast(x.device.type, enabled=False):
             return patch_norm(x, kernel_size, stride, padding, dilation, groups)
-    sizes = [kernel_size] if isinstance(kernel_size, int) else list(kernel_size)
-    spatial = len(sizes) if len(sizes) > 1 else max(x.ndim - 2, 1)
-    size = tuple(sizes * spatial if len(sizes) == 1 else sizes)
+    spatial = x.ndim - 2 if isinstance(kernel_size, int) else len(kernel_size)
+    if not 1 <= spatial <= 3 or x.ndim not in (spatial + 1, spatial + 2):
+        raise ValueError(
+            f"patch_norm expects x (B, C, ...) with one to three spatial dimensions, or (C, ...) "
+            f"and one kernel size for each of them; got {tuple(x.shape)} and {kernel_size}"
+        )
+    size = expand(kernel_size, spatial, "kernel_size")
     batched = x.ndim == spatial + 2
     x, geometry = resolve_geometry(x, size, stride, padding, dilation, groups)
     norm = norms(x if batched else x[None], size, geometry)
@@ -249,7 +255,20 @@ def resolve_geometry(
             x = F.pad(x, [side for pair in pairs for side in pair])
     elif isinstance(padding, str):
         raise ValueError(f"padding must be 'same', 'valid' or numbers, got {padding!r}")
-    return x, Geometry(stride, expand(padding, spatial, "padding"), dilation, groups)
+    geometry = Geometry(stride, expand(padding, spatial, "padding"), dilation, groups)
+    if not is_traced():
+        _check_size(x, size, geometry)
+    return x, geometry
+
+
+def _check_size(x: Tensor, size: tuple[int, ...], geometry: Geometry) -> None:
+    padded = [n + 2 * pad for n, pad in zip(x.shape[-len(size) :], geometry.padding, strict=True)]
+    reach = [gap * (n - 1) + 1 for n, gap in zip(size, geometry.dilation, strict=True)]
+    if any(need > have for need, have in zip(reach, padded, strict=True)):
+        raise ValueError(
+            f"kernel size {size} with dilation {geometry.dilation} is greater than the padded "
+            f"input size {tuple(padded)}; use a smaller kernel or more padding"
+        )
 
 
 def expand(value: int | Sequence[int], spatial: int, name: str) -> tuple[int, ...]:
