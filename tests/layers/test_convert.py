@@ -156,6 +156,34 @@ def test_torch_transformer_cannot_bypass_the_operator():
     assert net.layers[0].activation_relu_or_gelu == 1
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+def test_torch_transformer_with_padding_in_evaluation():
+    """There torch's encoder would pack the batch into a nested tensor."""
+    layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+    net = nn.ModuleDict({"encoder": nn.TransformerEncoder(layer, num_layers=2)})["encoder"]
+    assert net.use_nested_tensor
+    x, padding = torch.randn(2, 5, 16), torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
+    hl.convert(net, "tanh", linear=True, verbose=False)
+    hl.convert(net, "tanh", linear=True, verbose=False)  # nothing left to swap
+    with torch.no_grad():
+        got = net.eval()(x, src_key_padding_mask=padding)
+        torch.testing.assert_close(got[1, :3], net(x[1:, :3])[0])
+        hl.revert(net, verbose=False)
+        assert net.use_nested_tensor
+        net(x, src_key_padding_mask=padding)
+
+
+def test_parametrized_layers_stay_when_reverted(capsys):
+    net = nn.Sequential(hl.TanhConv2d(3, 4, 3), hl.SphereConv2d(4, 4, 3))
+    torch.nn.utils.parametrizations.weight_norm(net[0])
+    x = torch.randn(1, 3, 6, 6)
+    want = net[0](x)
+    hl.revert(net)
+    assert "stays: its weight or bias is computed" in capsys.readouterr().out
+    assert isinstance(net[0], hl.TanhConv2d) and type(net[1]) is nn.Conv2d
+    torch.testing.assert_close(net[0](x), want, rtol=1e-4, atol=1e-5)
+
+
 def test_shared_layers_single_layers_and_special_ones(capsys):
     shared = nn.Conv1d(3, 3, 3, padding=1)
     net = nn.Sequential(shared, nn.ReLU(), shared)
@@ -183,6 +211,33 @@ def test_one_k_for_the_network():
     assert len(own) == 1 and own[0] is angular.curvature.raw
     net(torch.randn(2, 3, 32, 32)).sum().backward()
     assert own[0].grad.abs() > 0
+
+
+def test_hooks_of_every_kind():
+    net = nn.Sequential(nn.Conv2d(3, 4, 3))
+    seen = []
+    conv = net[0]
+    handles = [
+        conv.register_forward_pre_hook(lambda m, a, k: seen.append("pre"), with_kwargs=True),
+        conv.register_forward_hook(lambda m, a, k, o: seen.append("forward"), with_kwargs=True),
+        conv.register_forward_hook(lambda *_: seen.append("always"), always_call=True),
+        conv.register_full_backward_pre_hook(lambda *_: seen.append("backward pre")),
+        conv.register_full_backward_hook(lambda *_: seen.append("backward")),
+    ]
+    x = torch.randn(1, 3, 4, 4, requires_grad=True)
+    for change in (hl.convert, hl.revert):
+        change(net, verbose=False)
+        net(x).sum().backward()
+        assert seen == ["pre", "forward", "always", "backward pre", "backward"]
+        seen.clear()
+        with pytest.raises((ValueError, RuntimeError)):
+            net(x[:, :, :2])  # too small
+        assert seen == ["pre", "always"]
+        seen.clear()
+    for handle in handles:
+        handle.remove()
+    net(x).sum().backward()
+    assert not seen
 
 
 def test_hooks_mode_and_second_conversion():

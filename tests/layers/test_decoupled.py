@@ -168,6 +168,35 @@ def test_learned_radius(magnitude, weighted):
     assert layer.operator.magnitude.rho.raw.grad.abs().max() > 0
 
 
+@pytest.mark.parametrize("kind", ["ball", "tanh", "segmented"])
+@pytest.mark.parametrize("angular", ["cosine", "linear"])
+def test_gradients_flow_through_the_batch_mean(kind, angular):
+    """C.1-C.3 in float64: every patch moves the radius of all, by way of the mean norm."""
+    layer = hl.DecoupledConv2d(2, 3, 3, magnitude=kind, angular=angular, dtype=torch.float64)
+    x = torch.randn(2, 2, 5, 5, dtype=torch.float64, requires_grad=True)
+    wanted = [x, layer.weight, layer.operator.magnitude.rho.raw]
+    grad = torch.randn(2, 3, 3, 3, dtype=torch.float64)
+    got = torch.autograd.grad(layer(x), wanted, grad)
+
+    def reference_gradients(mean):
+        patches, rows = nn.functional.unfold(x, 3), layer.weight.flatten(1)
+        n = patches.norm(dim=1, keepdim=True)
+        rho = layer.operator.magnitude.rho()[:, None] * mean(n)
+        h = {
+            "ball": torch.minimum(n, rho) / rho,
+            "tanh": torch.tanh(n / rho),
+            "segmented": torch.where(n <= rho, n, 0.5 * n + 0.5 * rho),
+        }[kind]
+        cos = rows @ patches / (rows.norm(dim=1)[:, None] * n)
+        g = cos if angular == "cosine" else 1 - 2 / torch.pi * torch.arccos(cos)
+        return torch.autograd.grad(h * g, wanted, grad.flatten(2))
+
+    for a, b in zip(got, reference_gradients(torch.mean), strict=True):
+        torch.testing.assert_close(a, b)
+    constant = reference_gradients(lambda n: n.mean().detach())
+    assert not torch.allclose(got[0], constant[0], rtol=1e-3)
+
+
 def test_learned_radius_makes_the_layer_free_of_scale():
     layer = hl.TanhConv2d(3, 4, 3)
     x = torch.randn(2, 3, 6, 6)
@@ -206,6 +235,30 @@ def test_rescale(bias):
     fixed.load_state_dict(plain.state_dict())
     torch.testing.assert_close(fixed(x), layer(x))
     assert {n for n, _ in fixed.named_parameters()} == {n for n, _ in plain.named_parameters()}
+    listed = hl.SphereConv2d(3, 4, 3, bias=bias, rescale=[3, 0.5])  # as YAML has it
+    listed.load_state_dict(plain.state_dict())
+    torch.testing.assert_close(listed(x), layer(x))
+
+
+@pytest.mark.parametrize("rescale", [2.0, 1, "ab", (1.0,), [1.0, 2.0, 3.0], None])
+def test_wrong_rescale(rescale):
+    with pytest.raises(TypeError, match=r"rescale must be True, False, two numbers"):
+        hl.SphereConv2d(3, 4, 3, rescale=rescale)
+
+
+@pytest.mark.parametrize(
+    "operator",
+    [
+        {"magnitude": "log", "angular": "linear", "rescale": (2.0, 0.5)},
+        {"magnitude": "mixed", "weighted": "linear"},
+        {"magnitude": hl.TanhMagnitude(learn_radius=False), "angular": hl.SigmoidAngular(k=0.3)},
+    ],
+)
+def test_state_dicts_without_learned_operators_load_strictly_both_ways(operator):
+    layer, twin = hl.DecoupledConv2d(3, 4, 3, bias=True, **operator), nn.Conv2d(3, 4, 3)
+    assert layer.state_dict().keys() == twin.state_dict().keys()
+    twin.load_state_dict(layer.state_dict(), strict=True)
+    assert torch.equal(layer.weight, twin.weight) and torch.equal(layer.bias, twin.bias)
 
 
 def test_state_dicts_interchange_with_the_twin():
@@ -257,6 +310,8 @@ def test_modules_in_bfloat16_and_under_autocast(magnitude):
         ),
         (hl.BallConv1d(2, 4, 3), (8, 2), r"BallConv1d expects input \(B, 2, L\); got \(8, 2\)"),
         (hl.LogConv3d(2, 4, 3), (2, 2, 8), r"LogConv3d expects input \(B, 2, D, H, W\)"),
+        (hl.TanhConv2d(3, 4, 5), (1, 3, 3, 3), r"kernel size \(5, 5\).*input size \(3, 3\)"),
+        (hl.TanhConv2d(3, 4, 5).eval(), (1, 3, 3, 3), r"kernel size \(5, 5\).*input size \(3, 3\)"),
         (hl.TanhLinear(5, 4), (8, 4), r"TanhLinear expects input \(..., 5\); got \(8, 4\)"),
     ],
 )

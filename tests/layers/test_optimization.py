@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from hypersphere import layers as hl
+from hypersphere.layers.positive import PositiveParameter
 
 
 def network():
@@ -61,6 +62,18 @@ def test_weighted_gradients_do_not_depend_on_the_length():
     torch.testing.assert_close(layer.weight.grad, unit / 50)
 
 
+def test_weighted_gradients_leave_frozen_filters_and_weigh_tied_ones_once():
+    net = nn.Sequential(*(hl.LinearLinear(4, 4) for _ in range(3)))
+    net[0].weight.requires_grad_(False)
+    net[2].weight = net[1].weight
+    x = torch.randn(5, 4)
+    (plain,) = torch.autograd.grad(net(x).square().sum(), net[1].weight)
+    hl.weighted_gradients(net)
+    net(x).square().sum().backward()
+    assert net[0].weight.grad is None
+    torch.testing.assert_close(net[1].weight.grad, plain * lengths(net[1])[:, None])
+
+
 def test_weighted_layers_keep_their_gradients():
     net, other = network(), network()
     other.load_state_dict(net.state_dict())
@@ -93,3 +106,36 @@ def test_parameter_groups():
     assert len(decayed["params"]) + len(free["params"]) == len(names)
     torch.optim.SGD([decayed, free], lr=0.1)
     assert len(hl.parameter_groups(nn.Linear(2, 2))) == 1
+
+
+def test_parameter_groups_read_marks():
+    class Scale(nn.Module):
+        no_weight_decay = ("log_scale",)
+
+        def __init__(self):
+            super().__init__()
+            self.log_scale, self.other = (nn.Parameter(torch.zeros(1)) for _ in range(2))
+
+    class Method(Scale):
+        def no_weight_decay(self):
+            return {"other"}
+
+    net = nn.Sequential(Scale(), Method(), nn.Linear(2, 2), PositiveParameter(1.0))
+    net[2].bias.no_weight_decay = True
+    _, free = hl.parameter_groups(net)
+    want = [net[0].log_scale, net[1].other, net[2].bias, net[3].raw]
+    assert [id(p) for p in free["params"]] == [id(p) for p in want]
+
+
+def test_other_parameter_groups_see_the_marks_of_operators():
+    from hypersphere.orthogonal import parameter_groups as orthogonal_groups
+    from hypersphere.training.optimizers import parameter_groups as training_groups
+
+    net = nn.Sequential(
+        hl.TanhConv2d(3, 4, 3, angular=hl.SigmoidAngular(learnable=True), rescale=True)
+    )
+    operator = {id(p) for p in net[0].operator.parameters()}
+    assert len(operator) == 4
+    for groups in (orthogonal_groups(net, 0.1), training_groups(net, 0.1)):
+        decayed = {id(p) for g in groups if g["weight_decay"] for p in g["params"]}
+        assert not decayed & operator

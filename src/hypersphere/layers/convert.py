@@ -31,6 +31,19 @@ _DECOUPLED: dict[type[nn.Module], type[nn.Module]] = {
     nn.Linear: DecoupledLinear,
 }
 _LAYERS = tuple(_DECOUPLED)
+_HOOKS = (
+    "_forward_hooks",
+    "_forward_hooks_with_kwargs",
+    "_forward_hooks_always_called",
+    "_forward_pre_hooks",
+    "_forward_pre_hooks_with_kwargs",
+    "_backward_hooks",
+    "_backward_pre_hooks",
+    "_is_full_backward_hook",
+    "_state_dict_hooks",
+    "_state_dict_pre_hooks",
+    "_load_state_dict_post_hooks",
+)
 SHORTCUTS = ("*downsample*", "*shortcut*", "*skip*", "*projection*")
 
 
@@ -106,7 +119,8 @@ def revert(model: nn.Module, verbose: bool = True) -> nn.Module:
     """Make every decoupled layer of a model the plain torch layer again, in place, weights kept.
 
     What only the operator had (k, radius, rescaling) is dropped. Outputs stay the same only where
-    the operator was a plain inner product: linear magnitude, cosine, linear weighting.
+    the operator was a plain inner product: linear magnitude, cosine, linear weighting. Layers whose
+    weight is computed (parametrizations) stay: remove those first.
 
     >>> net = revert(convert(nn.Sequential(nn.Conv2d(3, 8, 3)), verbose=False))
     layer  before                           after
@@ -117,6 +131,9 @@ def revert(model: nn.Module, verbose: bool = True) -> nn.Module:
 
     def swap(layer: nn.Module, name: str) -> nn.Module | None:
         if not isinstance(layer, tuple(_DECOUPLED.values())):
+            return None
+        if not {"weight", "bias"} <= layer._parameters.keys():
+            account.append(Swap(name, _describe(layer), "", "its weight or bias is computed"))
             return None
         if id(layer) not in swapped:
             new = swapped[id(layer)] = _plain_twin(layer)
@@ -140,6 +157,9 @@ def _replace(model: nn.Module, swap: Callable[[nn.Module, str], nn.Module | None
                     parent._modules[name] = new
         if isinstance(parent, nn.TransformerEncoderLayer):
             _choose_path(parent)
+    for module in model.modules():
+        if isinstance(module, nn.TransformerEncoder):
+            _choose_nesting(module)
     return model
 
 
@@ -201,9 +221,10 @@ def _arguments(layer: nn.Module) -> dict[str, Any]:
 
 
 def _take_over(new: nn.Module, old: nn.Module) -> nn.Module:
-    """Give new the parameters, the mode and the forward hooks of old."""
+    """Give new the parameters, the mode and the hooks of old; their handles go on working."""
     new.weight, new.bias = old.weight, old.bias
-    new._forward_hooks, new._forward_pre_hooks = old._forward_hooks, old._forward_pre_hooks
+    for name in _HOOKS:
+        setattr(new, name, getattr(old, name))
     return new.train(old.training)
 
 
@@ -216,6 +237,15 @@ def _choose_path(layer: nn.TransformerEncoderLayer) -> None:
         layer.activation_relu_or_gelu = 0
     elif layer.activation_relu_or_gelu == 0:
         layer.activation_relu_or_gelu = {F.relu: 1, F.gelu: 2}.get(layer.activation, 0)
+
+
+def _choose_nesting(encoder: nn.TransformerEncoder) -> None:
+    """In evaluation torch would pack padded batches for its own path, which ours cannot read."""
+    if any(isinstance(module, tuple(_DECOUPLED.values())) for module in encoder.modules()):
+        vars(encoder).setdefault("_nested_before", encoder.use_nested_tensor)
+        encoder.use_nested_tensor = False
+    elif "_nested_before" in vars(encoder):
+        encoder.use_nested_tensor = vars(encoder).pop("_nested_before")
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:

@@ -7,7 +7,7 @@ dicts of the twin load as they are: what the operator learns (k, radius, rescali
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -31,7 +31,7 @@ __all__ = [
 Padding: TypeAlias = str | int | tuple[int, ...]
 Size: TypeAlias = int | tuple[int, ...]
 AngularLike: TypeAlias = str | Angular | Callable[[Tensor], Tensor]
-RescaleLike: TypeAlias = bool | tuple[float, float] | Rescale
+RescaleLike: TypeAlias = bool | Sequence[float] | Rescale
 
 
 class DecoupledConv1d(nn.Conv1d):

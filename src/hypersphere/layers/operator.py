@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -40,6 +40,19 @@ class Rescale(nn.Module):
         return f"beta={self.start[0]:g}, gamma={self.start[1]:g}, learnable={self.learnable}"
 
 
+def make_rescale(rescale: bool | Sequence[float] | Rescale) -> Rescale | None:
+    """True: learned; two numbers: fixed; False: none."""
+    if isinstance(rescale, Rescale):
+        return rescale
+    if isinstance(rescale, bool):
+        return Rescale() if rescale else None
+    if not isinstance(rescale, Sequence) or isinstance(rescale, str) or len(rescale) != 2:
+        raise TypeError(
+            f"rescale must be True, False, two numbers (beta, gamma) or a Rescale; got {rescale!r}"
+        )
+    return Rescale(rescale[0], rescale[1], learnable=False)
+
+
 class Operator(nn.Module):
     """h(|w|, |x|) g(theta), Eq. 4.3, as the objects that make it and their few parameters.
 
@@ -49,24 +62,23 @@ class Operator(nn.Module):
     (beta, gamma); or a Rescale.
     """
 
+    no_weight_decay = True  # k, radius, rescaling
+
     def __init__(
         self,
         filters: int,
         magnitude: str | Magnitude = "sphere",
         angular: str | Angular | Callable[[Tensor], Tensor] = "cosine",
         weighted: Weighted | None = None,
-        rescale: bool | tuple[float, float] | Rescale = False,
+        rescale: bool | Sequence[float] | Rescale = False,
     ) -> None:
         super().__init__()
         self.magnitude = make_magnitude(magnitude).bind(filters)
         self.angular = make_angular(angular).bind(filters)
         check_weighted(weighted, self.magnitude.kind)
         self.weighted = weighted
-        if isinstance(rescale, tuple):
-            rescale = Rescale(*rescale, learnable=False)
-        if rescale is True:
-            rescale = Rescale()
-        self.rescale = rescale.bind(filters) if isinstance(rescale, Rescale) else None
+        chosen = make_rescale(rescale)
+        self.rescale = None if chosen is None else chosen.bind(filters)
 
     @property
     def uses_batch_norms(self) -> bool:

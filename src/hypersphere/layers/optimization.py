@@ -20,7 +20,6 @@ from .decoupled import (
     DecoupledLayer,
     DecoupledLinear,
 )
-from .operator import Operator
 
 __all__ = ["GradientHandle", "parameter_groups", "project_weights", "weighted_gradients"]
 
@@ -64,15 +63,15 @@ def weighted_gradients(model: nn.Module) -> GradientHandle:
     """Multiply the gradient of every unweighted filter by |w|, Eq. 4.18, until removed.
 
     The update then has the size it would have at |w| = 1. Unlike weight projection, the same
-    update turns a long filter less than a short one (C.7).
+    update turns a long filter less than a short one (C.7). Frozen filters have no gradient and are
+    left.
 
     >>> layer = DecoupledLinear(2, 1)
     >>> handle = weighted_gradients(layer)
     >>> handle.remove()
     """
-    return GradientHandle(
-        [layer.weight.register_hook(_Weigh(layer.weight)) for layer in _unweighted(model)]
-    )
+    weights = {id(layer.weight): layer.weight for layer in _unweighted(model)}  # tied ones once
+    return GradientHandle([w.register_hook(_Weigh(w)) for w in weights.values() if w.requires_grad])
 
 
 class _Weigh:
@@ -87,21 +86,30 @@ def parameter_groups(model: nn.Module, weight_decay: float = 5e-4) -> list[dict[
     """Two groups for an optimizer: with weight decay, and without.
 
     Without: k, the radius, the rescaling, and the filters whose length does not enter the output
-    (3.2.4, 4.5). With: everything else.
+    (3.2.4, 4.5); and whatever else is marked `no_weight_decay`: a module with True for all of it or
+    with the names of its parameters, or a parameter with True. With: everything else.
 
     >>> net = nn.Sequential(DecoupledConv2d(3, 8, 3), nn.Flatten(), nn.Linear(8, 2))
     >>> [len(group["params"]) for group in parameter_groups(net)]
     [2, 1]
     """
-    free = {id(p) for m in model.modules() if isinstance(m, Operator) for p in m.parameters()} | {
-        id(layer.weight) for layer in _unweighted(model)
-    }
+    free = {id(layer.weight) for layer in _unweighted(model)} | {id(p) for p in _marked(model)}
     parameters = [p for p in model.parameters() if p.requires_grad]
     groups = [
         {"params": [p for p in parameters if id(p) not in free], "weight_decay": weight_decay},
         {"params": [p for p in parameters if id(p) in free], "weight_decay": 0.0},
     ]
     return [group for group in groups if group["params"]]
+
+
+def _marked(model: nn.Module) -> Iterator[nn.Parameter]:
+    for module in model.modules():
+        marked = getattr(module, "no_weight_decay", ())
+        marked = marked() if callable(marked) else marked  # some libraries have it as a method
+        for name, parameter in module.named_parameters():
+            own = getattr(parameter, "no_weight_decay", False)
+            if marked is True or name in (marked or ()) or own:
+                yield parameter
 
 
 def _unweighted(model: nn.Module) -> Iterator[DecoupledLayer]:

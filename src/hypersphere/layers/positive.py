@@ -23,6 +23,8 @@ class PositiveParameter(nn.Module):
     tensor(0.5000, grad_fn=<AddBackward0>)
     """
 
+    no_weight_decay = True
+
     def __init__(
         self,
         start: float,
