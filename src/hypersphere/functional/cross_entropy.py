@@ -66,6 +66,7 @@ def margin_logits(
         if labels.is_floating_point():
             labels = None
         else:
+            labels = labels.long()
             check_labels(labels, weight.shape[0], ignore_index)
     with torch.autocast(features.device.type, enabled=False):
         z = scaled_features(features, weight, scale)
@@ -80,7 +81,7 @@ def margin_logits(
             logits = logits if unit else logits * row_norm(w)
         if labels is not None and (gradient == "caffe" or not is_trivial(psi)):
             valid = (labels != ignore_index)[:, None]
-            safe = torch.where(valid, labels.long()[:, None], 0)
+            safe = torch.where(valid, labels[:, None], 0)
             target = target_score(z, w[safe[:, 0]], psi, unit, kind, k, lam, gradient)[:, None]
             target = torch.where(valid, target, logits.gather(1, safe))
             logits = logits.scatter(1, safe, target)
@@ -146,9 +147,9 @@ def margin_cross_entropy(
             none = torch.full_like(labels[:, 0], -1, dtype=torch.long)
             total, moment, _ = class_logsumexp(z, weight, none, mass=mass, **options)  # type: ignore[arg-type]
             return reduce(total * mass.sum(1) - moment, None, reduction)
+        labels = labels.long()
         check_labels(labels, count, ignore_index)
-        valid = labels != ignore_index
-        target_class = torch.where(valid, labels.long(), -1)
+        target_class = torch.where(labels != ignore_index, labels, -1)
         index = offset = None
         if sample is not None:
             index, offset = sample_classes(target_class, count, sample, generator)

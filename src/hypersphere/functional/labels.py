@@ -69,6 +69,7 @@ def check_labels(labels: Tensor, count: int, ignore_index: int | None = None) ->
     """Raise an error that names the first label outside 0..count-1; silent inside torch.compile."""
     if torch.compiler.is_compiling() or labels.numel() == 0:
         return
+    labels = labels.long()  # to a uint8, 156 is -100
     wrong = (labels < 0) | (labels >= count)
     if ignore_index is not None:
         wrong &= labels != ignore_index

@@ -75,11 +75,12 @@ def diagnose(
     if head.shard is not None:
         raise ValueError("diagnose looks at all classes: call it on a head before shard(head)")
     check_shapes(features, head.weight, labels)
+    labels = labels.long()
     check_labels(labels, head.num_classes, ignore_index)
     keep = labels != ignore_index
     if not bool(keep.any()):
         raise ValueError(f"diagnose needs samples with a label; all are {ignore_index} (ignored)")
-    x, labels = features.detach()[keep].float(), labels[keep].long()
+    x, labels = features.detach()[keep].float(), labels[keep]
     options = {**head.score_options(), "scale": head.scale}
     scores = margin_logits(x, head.weight, **options)
     plain = margin_cross_entropy(x, head.weight, labels, **options)
