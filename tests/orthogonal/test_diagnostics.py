@@ -32,6 +32,26 @@ def test_memory_estimate_counts_the_same_parameters():
 
 
 @pytest.mark.parametrize("share", [True, False])
+@pytest.mark.parametrize("method", ["regularized", "ogd", "none"])
+def test_penalty_of_blocks_is_that_of_the_whole_matrix(method, share):
+    layer = hs.orthogonal.rotate(nn.Linear(8, 4), method, blocks=4, share_blocks=share)
+    rotation = layer.parametrizations.weight[0]
+    with torch.no_grad():
+        rotation.map.U += 0.1 * torch.randn_like(rotation.map.U)
+    R = rotation.map.dense()[0]
+    expected = (R.T @ R - torch.eye(8)).square().sum()
+    torch.testing.assert_close(hs.orthogonal.orthogonality_penalty(layer), expected)
+    unsquared = hs.orthogonal.orthogonality_penalty(layer, squared=False)
+    torch.testing.assert_close(unsquared, expected.sqrt())
+
+
+def test_orthogonality_error_of_a_function_says_that_there_is_none():
+    layer = hs.orthogonal.rotate(nn.Linear(6, 4), lambda rows: rows.flip(-1))
+    with pytest.raises(ValueError, match="no layer has a matrix R"):
+        hs.orthogonal.orthogonality_error(layer)
+
+
+@pytest.mark.parametrize("share", [True, False])
 def test_report(share):
     model = nn.Sequential(nn.Conv2d(4, 6, 2), nn.ReLU(), nn.Linear(6, 5), nn.Linear(5, 3))
     hs.orthogonal.rotate(model, "householder", blocks=2, share_blocks=share)

@@ -1,5 +1,7 @@
 """OGD against Eq. 7.5, and over a long training."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -41,6 +43,47 @@ def test_the_rest_is_torch_sgd():
             layer(x).square().mean().backward()
             optimizer.step()
     assert torch.equal(ours.weight, theirs.weight)
+
+
+def test_marked_matrices_stay_orthogonal_in_any_group():
+    """OGD(model.parameters()), also for copies, further tasks and assigned checkpoints."""
+    layer = hs.orthogonal.rotate(nn.Linear(8, 5), "ogd")
+    task = copy.deepcopy(layer)
+    hs.orthogonal.use_task(hs.orthogonal.add_task(task, "birds"), "birds")
+    assigned = copy.deepcopy(layer)
+    assigned.load_state_dict(layer.state_dict(), assign=True)
+    for net in (layer, task, assigned):
+        optimizer = hs.orthogonal.OGD(net.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1)
+        U = net.parametrizations.weight[0].map.U
+        start = U.detach().clone()
+        for _ in range(10):
+            optimizer.zero_grad()
+            (net(torch.randn(4, 8)) - 1).square().mean().backward()
+            optimizer.step()
+        assert hs.orthogonal.orthogonality_error(net) < 1e-5
+        assert not torch.equal(U, start)
+    plain = hs.orthogonal.rotate(nn.Linear(8, 5), "none")
+    assert not any(hasattr(p, "orthogonal") for p in plain.parameters())
+
+
+def test_nesterov_looks_ahead_on_matrices():
+    layer = hs.orthogonal.rotate(nn.Linear(6, 5).double(), "ogd")
+    U = matrix_of(layer)
+    expected, past = U.detach()[0, 0].clone(), torch.zeros(6, 6, dtype=torch.float64)
+    optimizer = hs.orthogonal.OGD(
+        layer.parameters(), lr=0.02, momentum=0.9, iterations=14, nesterov=True
+    )
+    eye = torch.eye(6, dtype=torch.float64)
+    for _ in range(3):
+        U.grad = torch.randn_like(U)
+        newest = -(U.grad[0, 0] @ expected.T - expected @ U.grad[0, 0].T) / 2
+        past = 0.9 * past + newest
+        W = 0.02 / 2 * (newest + 0.9 * past)
+        expected = torch.linalg.solve(eye - W, (eye + W) @ expected)
+        optimizer.step()
+        torch.testing.assert_close(U.detach()[0, 0], expected, atol=1e-9, rtol=0)
+    with pytest.raises(ValueError, match="nesterov needs a momentum"):
+        hs.orthogonal.OGD(layer.parameters(), nesterov=True)
 
 
 @pytest.mark.slow
@@ -93,7 +136,39 @@ def test_groups_closure_and_messages():
         return loss
 
     assert optimizer.step(closure) > 0
+    decayed = hs.orthogonal.parameter_groups(model, 0.01, decay_rotations=True)
+    assert [len(g["params"]) for g in decayed] == [1, 1, 4]  # orthogonal maps have no use for it
     with pytest.raises(ValueError, match="iterations must be at least 1"):
         hs.orthogonal.OGD(groups, iterations=0)
     with pytest.raises(ValueError, match="must not be negative"):
         hs.orthogonal.OGD(groups, lr=-1.0)
+
+
+@pytest.mark.parametrize("method", ["none", "regularized"])
+def test_unconstrained_matrices_decay_on_demand(method):
+    layer = hs.orthogonal.rotate(nn.Linear(6, 5), method)
+    free, _ = hs.orthogonal.parameter_groups(layer)
+    assert free["weight_decay"] == 0 and free["params"] == [matrix_of(layer)]
+    (both,) = hs.orthogonal.parameter_groups(layer, decay_rotations=True)
+    assert both["weight_decay"] == 5e-4 and len(both["params"]) == 2
+
+
+def test_marked_parameters_do_not_decay():
+    model = nn.ModuleDict(
+        {
+            "body": hs.layers.DecoupledLinear(6, 5, rescale=True),
+            "fc": nn.Linear(5, 4),
+            "timm": nn.Linear(4, 4),
+            "head": hs.heads.MarginHead(4, 3, scale=30.0, learn_scale=True),
+        }
+    )
+    model["fc"].no_weight_decay = ("weight",)
+    model["timm"].no_weight_decay = lambda: {"bias"}
+    hs.orthogonal.rotate(model, skip=("timm", "head"), learn_neurons=True)
+    names = {id(p): n for n, p in model.named_parameters()}
+    groups = hs.orthogonal.parameter_groups(model)
+    undecayed = {names[id(p)] for g in groups if g["weight_decay"] == 0 for p in g["params"]}
+    assert "fc.parametrizations.weight.original" in undecayed and "fc.bias" not in undecayed
+    assert "timm.bias" in undecayed and "timm.weight" not in undecayed
+    assert {"head.log_scale", "body.operator.rescale.beta"} <= undecayed
+    assert not {"head.weight", "body.parametrizations.weight.original"} & undecayed

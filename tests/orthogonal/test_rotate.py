@@ -240,7 +240,8 @@ def test_structured_matrices():
         "banded": lambda R: torch.equal(R, R.triu(-2).tril(2)) and R[0, 2] != 0,
         "symmetric": lambda R: torch.equal(R, R.T),
         "skew": lambda R: torch.equal(R, -R.T),
-        "hessenberg": lambda R: torch.equal(R, R.triu(-1)) and R[1, 0] != 0,
+        "hessenberg": lambda R: torch.equal(R, R.triu(-1)) and R[1, 0] != 0 != R[0, 5],
+        "lower_hessenberg": lambda R: torch.equal(R, R.tril(1)) and R[0, 1] != 0 != R[5, 0],
     }
     for method, holds in expected.items():
         layer = hs.orthogonal.rotate(nn.Linear(d, 4), method, bandwidth=2)

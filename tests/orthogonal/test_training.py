@@ -6,6 +6,7 @@ import sys
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.nn import functional as F
 
@@ -202,6 +203,54 @@ def test_tasks_share_neurons_and_own_their_rotation():
         hs.orthogonal.add_task(model, "birds")
     with pytest.raises(ValueError, match="has no dot"):
         hs.orthogonal.add_task(model, "a.b")
+
+
+def test_current_task_survives_a_file_and_another_order(tmp_path):
+    def build(*tasks):
+        layer = hs.orthogonal.rotate(nn.Linear(6, 4), "cayley")
+        for name in tasks:
+            hs.orthogonal.add_task(layer, name)
+        return layer
+
+    layer, x = build("zebras", "ants", "birds"), torch.randn(2, 6)
+    with torch.no_grad():
+        for name, p in layer.named_parameters():
+            if name.endswith(".U"):
+                p += torch.randn_like(p)
+    for task in ("zebras", "ants", "default"):
+        hs.orthogonal.use_task(layer, task)
+        save_file(layer.state_dict(), tmp_path / "model.safetensors")
+        for other in (build(), build("birds", "ants", "zebras"), build("ants", "a surplus")):
+            other.load_state_dict(load_file(tmp_path / "model.safetensors"), strict=False)
+            assert other.parametrizations.weight[0].task == task
+            assert torch.equal(other(x), layer(x))
+
+
+def test_frozen_stays_frozen():
+    layer = hs.orthogonal.add_task(hs.orthogonal.rotate(nn.Linear(6, 4)), "birds")
+    layer.requires_grad_(False)
+    hs.orthogonal.use_task(layer, "birds")
+    assert not any(p.requires_grad for p in layer.parameters())
+    assert not hs.orthogonal.fold(layer).weight.requires_grad
+    hs.orthogonal.rotate(layer)  # frozen weights, learned rotation: fine-tuning
+    assert layer.parametrizations.weight[0].map.U.requires_grad
+    assert not hs.orthogonal.fold(layer).weight.requires_grad
+    layer.requires_grad_()
+    still = hs.orthogonal.rotate(layer, lambda rows: -rows)  # nothing to learn, nothing frozen
+    assert hs.orthogonal.fold(still).weight.requires_grad
+
+
+def test_folding_a_copy_leaves_the_original_rotated():
+    model = hs.orthogonal.rotate(network(), "cayley").eval()
+    x = torch.randn(2, 1, 8, 8)
+    expected = model(x)
+    folded = hs.orthogonal.fold(copy.deepcopy(model))
+    assert torch.equal(folded(x), expected) and torch.equal(model(x), expected)
+    assert type(folded[0]) is nn.Conv2d
+    again = copy.deepcopy(model)
+    train(again, optimizer_for(again, "cayley"), 1)
+    hs.orthogonal.fold(model)
+    assert again[0].weight.grad_fn is not None and not torch.equal(again[0].weight, model[0].weight)
 
 
 def test_deepcopy_and_device_moves():

@@ -102,8 +102,9 @@ class Loewdin(torch.autograd.Function):
         lambda^{-1/2} ~ sum_j w_j / (lambda + s_j),
 
     placed by elliptic functions (Hale, Higham, Trefethen 2008) so that r = 2 or 3 reach float32:
-    r Cholesky factors, shared by both passes. Elsewhere eigenvectors of M in float64 do it. Both
-    gradients hold sums of eigenvalues, never differences: equal singular values are harmless.
+    r Cholesky factors, shared by both passes. Elsewhere the SVD of U in float64 does it (F.10):
+    M would square the condition of U. Both gradients hold sums of eigenvalues or singular values,
+    never differences: equal ones are harmless.
     """
 
     @staticmethod
@@ -112,7 +113,7 @@ class Loewdin(torch.autograd.Function):
         low, high = spectrum(M)
         ctx.near = 1e-30 < high <= _MAX_CONDITION * low
         if not ctx.near:
-            return _loewdin_by_eigenvectors(ctx, U, V)
+            return _loewdin_by_svd(ctx, U, V)
         # 2e-6 in float32, the rounding error of the products around it
         shifts, weights = inverse_root_poles(low, high, 16 * torch.finfo(U.dtype).eps)
         factors, diagonal, before = [], M.diagonal(dim1=-2, dim2=-1), 0.0
@@ -125,7 +126,7 @@ class Loewdin(torch.autograd.Function):
         result = U @ ZV
         if _stretched(result, V):  # Note [Spectra]: an eigenvalue lies outside
             ctx.near = False
-            return _loewdin_by_eigenvectors(ctx, U, V)
+            return _loewdin_by_svd(ctx, U, V)
         ctx.weights = weights
         ctx.save_for_backward(U, solutions, ZV, *factors)
         return result
@@ -176,13 +177,11 @@ def _combine(blocks: Tensor, weights: list[float]) -> Tensor:
     return total
 
 
-def _loewdin_by_eigenvectors(ctx: Any, U: Tensor, V: Tensor) -> Tensor:
-    wide = U.double()
-    values, Q = torch.linalg.eigh(wide.mT @ wide)
-    sigma = values.clamp_min(0.0).sqrt()
-    sigma = sigma.maximum(torch.finfo(U.dtype).eps * sigma[..., -1:]).clamp_min(1e-30)
-    P = (wide @ Q) / sigma.unsqueeze(-2)
-    P, Q, sigma = P.to(U.dtype), Q.to(U.dtype), sigma.to(U.dtype)
+def _loewdin_by_svd(ctx: Any, U: Tensor, V: Tensor) -> Tensor:
+    P, sigma, Qt = torch.linalg.svd(U.double())  # R = P Q^T (F.10)
+    # Where U is singular R has no gradient; a floor keeps it finite.
+    sigma = sigma.maximum(torch.finfo(U.dtype).eps * sigma[..., :1]).clamp_min(1e-30)
+    P, Q, sigma = P.to(U.dtype), Qt.mT.to(U.dtype), sigma.to(U.dtype)
     ctx.save_for_backward(P, Q, sigma, V)
     return P @ (Q.mT @ V)
 
@@ -223,7 +222,8 @@ class Exponential(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None]:
         (G,) = grads
         if ctx.squared:
-            return _exponential_gradients(*ctx.saved_tensors, G)
+            W, V = ctx.saved_tensors
+            return _exponential_gradients(W, V, G)
         W, terms = ctx.saved_tensors
         c, n = ctx.coefficients, G.shape[-1]
         adjoints = torch.empty_like(terms)

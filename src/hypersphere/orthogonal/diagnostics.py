@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from hypersphere.functional.energy import hyperspherical_energy
 
 from .layout import sites
-from .rotation import Matrix, matrices, required_rotations
+from .rotation import FREE, Matrix, matrices, required_rotations
 
 # Copies of U beside U, gradient and momentum that one step holds at its peak.
 _WORKSPACE = {"loewdin": 6, "exponential": 3, "ogd": 5, "regularized": 1, "none": 1}
@@ -25,12 +26,19 @@ def orthogonality_error(model: nn.Module) -> float:
     >>> orthogonality_error(rotate(nn.Linear(6, 4), "gram_schmidt")) < 1e-5
     True
     """
-    return max(float(_gram_error(R.matrix().double()).abs().max()) for _, R in matrices(model))
+    found = [R.matrix().double() for _, R in matrices(model)]
+    if not found:
+        raise ValueError(
+            "no layer has a matrix R to measure: all were rotated with a function or module T(v), "
+            "which need not be linear; report(model) shows their energies"
+        )
+    return max(float(_gram_error(R).abs().max()) for R in found)
 
 
 def orthogonality_penalty(model: nn.Module, squared: bool = True) -> Tensor:
     """OR, Eq. 7.7 without its weight: the sum of |R^T R - I|_F^2 over the layers.
 
+    R is the whole block-diagonal matrix: a block that is shared counts as often as it occurs.
     Only matrices that are free to leave orthogonality count ("regularized", "ogd", "none").
     `squared=False` sums the norms themselves, as the released code does.
 
@@ -38,16 +46,21 @@ def orthogonality_penalty(model: nn.Module, squared: bool = True) -> Tensor:
     >>> orthogonality_penalty(rotate(nn.Linear(4, 4), "regularized")).item() < 1e-9
     True
     """
-    free = [R.U for _, R in matrices(model) if R.method in ("regularized", "ogd", "none")]
+    free = [R for _, R in matrices(model) if R.method in FREE]
     if not free:
         raise ValueError(
             "no layer has a free matrix to penalize: rotate(model, method='regularized')"
         )
-    with torch.autocast(device_type=free[0].device.type, enabled=False):
-        errors = [_gram_error(U.float() if U.dtype.itemsize < 4 else U) for U in free]
-        if squared:
-            return torch.stack([e.square().sum() for e in errors]).sum()
-        return torch.stack([torch.linalg.vector_norm(e) for e in errors]).sum()
+    terms = []
+    with torch.autocast(device_type=free[0].U.device.type, enabled=False):
+        for R in free:
+            error = _gram_error(R.U.float() if R.U.dtype.itemsize < 4 else R.U).flatten(1)
+            repeats = R.blocks / R.U.shape[1]
+            if squared:
+                terms.append(repeats * error.square().sum())
+            else:
+                terms.append(math.sqrt(repeats) * torch.linalg.vector_norm(error, dim=1).sum())
+    return torch.stack(terms).sum()
 
 
 def _gram_error(R: Tensor) -> Tensor:

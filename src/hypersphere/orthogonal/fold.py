@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import torch
 from torch import nn
 from torch.nn.utils import parametrize
@@ -14,7 +16,8 @@ def fold(model: nn.Module) -> nn.Module:
     """Multiply R into the neurons, in place: plain layers, the original keys, the same outputs.
 
     The current task's R is the one folded. Folding and rotating again with start="identity" is
-    progressive training (F.8).
+    progressive training (F.8). A weight that was frozen, before `rotate` or since, stays frozen;
+    copies of the model stay rotated.
 
     >>> from hypersphere.orthogonal import rotate
     >>> layer = nn.Linear(6, 4)
@@ -23,10 +26,17 @@ def fold(model: nn.Module) -> nn.Module:
     >>> torch.equal(fold(layer)(x), y), list(layer.state_dict())
     (True, ['weight', 'bias'])
     """
-    for _, module, parameter, _ in required_rotations(model):
+    for _, module, parameter, rotation in required_rotations(model):
         weight = getattr(module, parameter).clone()
+        chain: Any = cast(Any, module.parametrizations)[parameter]
+        frozen = list(rotation.map.parameters()) and not any(
+            p.requires_grad for p in chain.parameters()
+        )
+        # Copies of a module share the class from which torch is about to remove the property.
+        shared = type(module)
+        module.__class__ = type(shared.__name__, shared.__bases__, dict(vars(shared)))
         parametrize.remove_parametrizations(module, parameter, leave_parametrized=False)
-        plain = nn.Parameter(weight)
+        plain = nn.Parameter(weight, requires_grad=rotation.trainable and not frozen)
         # Registered anew it would follow the bias; keys keep the order of the plain layer.
         others = {k: v for k, v in module._parameters.items() if k != parameter}
         module._parameters.clear()

@@ -21,6 +21,7 @@ STRUCTURED = (
     "symmetric",
     "skew",
     "hessenberg",
+    "lower_hessenberg",
 )
 METHODS = (*CONSTRUCTED, *FREE, *STRUCTURED)
 # Methods whose U can be a random rotation itself: R(U) = U up to the last sign of Householder.
@@ -33,7 +34,8 @@ def matrix(U: Tensor, method: str, bandwidth: int = 1) -> Tensor:
     Beside the maps of :func:`hypersphere.functional.orthogonalize`:
     ``spd`` R = L L^T with L = tril(U); ``lower_triangular`` tril(U); ``upper_triangular`` triu(U);
     ``banded`` the entries with \\|i - j\\| <= bandwidth; ``symmetric`` the upper triangle mirrored;
-    ``skew`` triu(U, 1) - triu(U, 1)^T; ``hessenberg`` triu(U, -1); the rest U itself.
+    ``skew`` triu(U, 1) - triu(U, 1)^T; ``hessenberg`` triu(U, -1), the upper one;
+    ``lower_hessenberg`` tril(U, 1); the rest U itself.
 
     >>> matrix(torch.ones(3, 3), "banded")
     tensor([[1., 1., 0.],
@@ -59,6 +61,8 @@ def matrix(U: Tensor, method: str, bandwidth: int = 1) -> Tensor:
         return skew(U)
     if method == "hessenberg":
         return U.triu(-1)
+    if method == "lower_hessenberg":
+        return U.tril(1)
     raise ValueError(f"unknown method {method!r}; expected one of: {', '.join(METHODS)}")
 
 

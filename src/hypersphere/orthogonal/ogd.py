@@ -13,7 +13,7 @@ from torch.optim.sgd import sgd
 
 from hypersphere.functional.orthogonalize import spectral_norm
 
-from .rotation import Matrix, rotations
+from .rotation import rotations
 
 # Note [Step length]
 # The fixed point (7.6) converges for (lr / 2) |W| < 1; longer steps are cut to half of that.
@@ -42,10 +42,12 @@ class OGD(Optimizer):
     it can pass 4e-6, so R stays orthogonal however long the training.
 
     Args:
-        params: the groups of :func:`parameter_groups`; a group with ``orthogonal=True`` holds
-            matrices (..., d, d) that start orthogonal. Weight decay does not apply to those.
+        params: the groups of :func:`parameter_groups`, or any others: the matrices of
+            ``rotate(method="ogd")`` are known by their mark. A group with ``orthogonal=True`` holds
+            further matrices (..., d, d) that start orthogonal. Weight decay does not apply to them.
         lr: learning rate of both parts; a group may have its own.
-        momentum, weight_decay, nesterov: as in torch.optim.SGD.
+        momentum, weight_decay, nesterov: as in torch.optim.SGD; for the matrices nesterov takes
+            momentum W + the newest term of W as the direction.
         iterations: of the fixed point.
 
     >>> from hypersphere.orthogonal import orthogonality_error, rotate
@@ -73,6 +75,8 @@ class OGD(Optimizer):
                 f"lr, momentum and weight_decay must not be negative; got {lr}, {momentum}, "
                 f"{weight_decay}"
             )
+        if nesterov and momentum == 0:
+            raise ValueError("nesterov needs a momentum above 0; got momentum=0")
         if iterations < 1:
             raise ValueError(f"iterations must be at least 1; got {iterations}")
         defaults = {
@@ -92,12 +96,16 @@ class OGD(Optimizer):
             with torch.enable_grad():
                 loss = closure()
         for group in self.param_groups:
-            if group["orthogonal"]:
-                for U in group["params"]:
-                    if U.grad is not None:
-                        self._step_orthogonal(U, group)
-            else:
-                self._step_plain(group)
+            plain = []
+            for p in group["params"]:
+                if p.grad is None:
+                    continue
+                if group["orthogonal"] or getattr(p, "orthogonal", False):
+                    self._step_orthogonal(p, group)
+                else:
+                    plain.append(p)
+            if plain:
+                self._step_plain(plain, group)
         return loss
 
     def _step_orthogonal(self, U: Tensor, group: dict[str, Any]) -> None:
@@ -107,9 +115,10 @@ class OGD(Optimizer):
         W = cast(Tensor, U.grad).to(wide).reshape(R.shape) @ R.mT
         W = (W.mT - W).mul_(0.5)
         if group["momentum"]:
-            if "momentum_buffer" in state:
-                W.add_(state["momentum_buffer"], alpha=group["momentum"])
-            state["momentum_buffer"] = W
+            past = state.get("momentum_buffer")
+            total = W if past is None else W.add(past, alpha=group["momentum"])
+            state["momentum_buffer"] = total
+            W = W.add(total, alpha=group["momentum"]) if group["nesterov"] else total
         # A skew matrix has its eigenvalues in pairs: |W|_2 <= |W|_F / sqrt 2.
         size = float(torch.linalg.matrix_norm(W).max()) / math.sqrt(2.0)
         lr = min(float(group["lr"]), 2.0 * _REACH / max(size, 1e-30))  # Note [Step length]
@@ -134,14 +143,11 @@ class OGD(Optimizer):
         state["drift"] = drift
         return Y
 
-    def _step_plain(self, group: dict[str, Any]) -> None:
-        params = [p for p in group["params"] if p.grad is not None]
-        if not params:
-            return
+    def _step_plain(self, params: list[Tensor], group: dict[str, Any]) -> None:
         buffers = [self.state[p].get("momentum_buffer") for p in params]
         sgd(
             params,
-            [p.grad for p in params],
+            [cast(Tensor, p.grad) for p in params],
             buffers,
             weight_decay=group["weight_decay"],
             momentum=group["momentum"],
@@ -155,12 +161,17 @@ class OGD(Optimizer):
                 self.state[p]["momentum_buffer"] = buffer
 
 
-def parameter_groups(model: nn.Module, weight_decay: float = 5e-4) -> list[dict[str, Any]]:
+def parameter_groups(
+    model: nn.Module, weight_decay: float = 5e-4, decay_rotations: bool = False
+) -> list[dict[str, Any]]:
     """Optimizer groups: rotation parameters without weight decay, the rest with.
 
     Rotations of method "ogd" come in a group of their own with ``orthogonal=True``, for
-    :class:`OGD`. Parameters marked `no_weight_decay` (on themselves, or on their module by name)
-    have none either. Frozen parameters, such as the neurons, are left out.
+    :class:`OGD`. Parameters marked `no_weight_decay` (True on themselves or on their module, or
+    by name in a collection on it) have none either. Frozen ones, such as the neurons, are left out.
+
+    `decay_rotations` decays R where nothing else restrains it, methods "none" and "regularized":
+    UPT is an unconstrained R "with only weight decay" (7.5.1).
 
     >>> from hypersphere.orthogonal import rotate
     >>> model = nn.Sequential(rotate(nn.Linear(4, 4), "ogd"), nn.Linear(4, 2))
@@ -175,12 +186,17 @@ def parameter_groups(model: nn.Module, weight_decay: float = 5e-4) -> list[dict[
     }
     kind: dict[int, str] = {}
     for _, _, _, rotation in rotations(model):
+        name = "orthogonal" if rotation.method == "ogd" else "rotations"
+        if decay_rotations and rotation.method in ("none", "regularized"):
+            name = "decayed"
         for p in rotation.map.parameters():
-            orthogonal = isinstance(rotation.map, Matrix) and rotation.map.method == "ogd"
-            kind[id(p)] = "orthogonal" if orthogonal else "rotations"
+            kind[id(p)] = name
     for module in model.modules():
         marked = getattr(module, "no_weight_decay", ())
+        marked = marked() if callable(marked) else marked  # some libraries have it as a method
         for name, p in module.named_parameters():
+            # the learned neurons of a rotated `weight` are still that weight
+            name = name.replace("parametrizations.", "").removesuffix(".original")
             if marked is True or name in (marked or ()) or getattr(p, "no_weight_decay", False):
                 kind.setdefault(id(p), "undecayed")
     for p in model.parameters():

@@ -51,7 +51,7 @@ def rotate(
             - "regularized": R = U, with :func:`orthogonality_penalty` in the loss (7.7);
             - "none": R = U, nothing keeps it orthogonal (UPT);
             - "spd", "lower_triangular", "upper_triangular", "banded", "symmetric", "skew",
-              "hessenberg": generalised OPT (F.35);
+              "hessenberg" (upper), "lower_hessenberg": generalised OPT (F.35);
             - a function or module T from rows (n, d) to (n, d); every layer gets its own copy.
         blocks: k of F.5.1. R is block-diagonal and each block acts on d/k numbers, the filter
             over 1/k of the input channels. A layer whose channels k does not divide (three
@@ -106,7 +106,8 @@ def rotate(
             weight.copy_(layout.weight(rows))
             count = block_count(layout, blocks)
             first = _first_map(method, turn, shape, count, bandwidth).to(weight)
-            rotation = Rotation(layout, first, energy(rows, layout.sets)).to(weight.device)
+            rotation = Rotation(layout, first, energy(rows, layout.sets), weight.requires_grad)
+            rotation.to(weight.device)
         # torch asks the rotation's right_inverse for the neurons behind the weight just set.
         parametrize.register_parametrization(
             site.module, site.parameter, rotation.train(site.module.training)

@@ -32,6 +32,17 @@ class Matrix(nn.Module):
         self.bandwidth = bandwidth
         self.U = nn.Parameter(U)
 
+    # An optimizer sees parameters, not methods: the mark tells OGD which ones to keep orthogonal.
+    # torch drops it in copies and pickles, hence __setstate__.
+    def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
+        super().register_parameter(name, param)
+        if param is not None and self.method == "ogd":
+            param.orthogonal = True  # type: ignore[attr-defined]
+
+    def __setstate__(self, state: Any) -> None:
+        super().__setstate__(state)
+        self.register_parameter("U", self.U)
+
     def forward(self, rows: Tensor) -> Tensor:
         """(sets * n, d) -> (sets * n, d)."""
         sets, stored, size, _ = self.U.shape
@@ -77,9 +88,12 @@ class Rotation(nn.Module):
     start_energy: Tensor
     current_task: Tensor
 
-    def __init__(self, layout: Layout, first: nn.Module, start_energy: float) -> None:
+    def __init__(
+        self, layout: Layout, first: nn.Module, start_energy: float, trainable: bool = True
+    ) -> None:
         super().__init__()
         self.layout = layout
+        self.trainable = trainable  # whether the plain weight was, for `fold`
         self.tasks = nn.ModuleDict({DEFAULT_TASK: first})
         self.task = DEFAULT_TASK
         self.register_buffer("start_energy", torch.tensor(start_energy))
@@ -128,21 +142,24 @@ class Rotation(nn.Module):
     def use_task(self, name: str) -> None:
         if name not in self.tasks:
             raise KeyError(f"no task {name!r}; there are: {', '.join(self.tasks)}")
+        # Optimizers and DDP see the current task only; what was frozen in it stays frozen.
+        trained = [p.requires_grad for p in self.map.parameters()]
+        self.tasks.requires_grad_(False)
+        for p, flag in zip(self.tasks[name].parameters(), trained, strict=True):
+            p.requires_grad_(flag)
         self.task = name
-        self.current_task.fill_(list(self.tasks).index(name))
-        for other, module in self.tasks.items():
-            module.requires_grad_(other == name)  # optimizers and DDP see the current task only
+        self.current_task.fill_(sorted(self.tasks).index(name))
 
-    # A checkpoint with several tasks brings them along, and says which one is current.
+    # A checkpoint with several tasks brings them along, and says which one is current: by its place
+    # among the sorted names, as files need not keep an order of their own.
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
         start = prefix + "tasks."
-        for key in state_dict:
-            if key.startswith(start) and key[len(start) :].split(".")[0] not in self.tasks:
-                self.add_task(key[len(start) :].split(".")[0])
+        names = {key[len(start) :].split(".")[0] for key in state_dict if key.startswith(start)}
+        for name in sorted(names - set(self.tasks)):
+            self.add_task(name)
         super()._load_from_state_dict(state_dict, prefix, *rest)
-        stored = list(self.tasks)[int(self.current_task)]
-        if stored != self.task:
-            self.use_task(stored)
+        if prefix + "current_task" in state_dict:
+            self.use_task(sorted(names or self.tasks)[int(self.current_task)])
 
 
 def rotations(model: nn.Module) -> Iterator[tuple[str, nn.Module, str, Rotation]]:
