@@ -127,9 +127,9 @@ def test_low_precision_is_computed_in_float32(dtype):
     w = torch.randn(10, 6).to(dtype)
     for half in (False, True):
         value = HF.hyperspherical_energy(w, 2.0, half)
-        assert value.dtype == dtype
-        expected = HF.hyperspherical_energy(w.float(), 2.0, half).to(dtype)
-        torch.testing.assert_close(value, expected)
+        torch.testing.assert_close(value, HF.hyperspherical_energy(w.float(), 2.0, half))
+    same = torch.ones(3, 4, dtype=dtype)  # the energy of coinciding neurons is beyond float16
+    assert HF.hyperspherical_energy(same).isfinite()
 
 
 def test_autocast_does_not_touch_the_energy():
@@ -155,6 +155,30 @@ def test_a_large_weight_holds_its_neuron():
         (g,) = torch.autograd.grad(HF.hyperspherical_energy(w, weights=weights), w)
         moved.append(float(g[0].norm()))
     assert moved[1] < 0.1 * moved[0]
+
+
+@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("s", [0.0, 1.0, 2.0])
+def test_a_very_large_weight_does_not_hide_the_other_neurons(s, half):
+    w, beta = torch.randn(6, 4), torch.tensor([1000.0, 1, 1, 1, 1, 1])
+    slopes = []
+    for energy, x in (
+        (HF.hyperspherical_energy, w.clone().requires_grad_()),
+        (reference.energy, w.double().requires_grad_()),
+    ):
+        value = energy(x, s, half, weights=beta, reduction="sum")
+        slopes.append(torch.autograd.grad(value, x)[0].double())
+        slopes.append(value.detach().double())
+    torch.testing.assert_close(slopes[:2], slopes[2:], rtol=1e-4, atol=1e-5)
+
+
+def test_weighted_duplicates_stay_finite():
+    w = torch.ones(3, 4, requires_grad=True)
+    value = HF.hyperspherical_energy(w, weights=torch.tensor([1000.0, 1000.0, 1.0]))
+    value.backward()
+    floor = 1000 * HF.distance_floor(2.0)
+    assert float(value.detach()) == pytest.approx(floor**-2 / 3, rel=1e-3)
+    assert w.grad.isfinite().all()
 
 
 def test_four_neurons_descend_to_the_regular_tetrahedron():

@@ -47,6 +47,25 @@ def test_orthonormal_rows_cost_nothing_and_half_precision_works():
     assert HF.orthonormal_penalty(w.bfloat16()).isfinite()
 
 
+def test_srip_goes_on_after_an_exactly_orthonormal_layer():
+    w = torch.eye(4)
+    value, vector = HF.spectral_penalty(w)
+    assert float(value) == 0 and float(vector.norm()) > 0
+    w[0, 0] = 2.0  # the norm is now 4 - 1
+    for _ in range(3):
+        value, vector = HF.spectral_penalty(w, vector)
+    assert float(value) == pytest.approx(3.0)
+
+
+def test_orthogonal_penalty_is_never_negative():
+    # as many orthogonal neurons as dimensions, and zeros: the two sums are equal but for rounding
+    for seed in range(20):
+        q = torch.linalg.qr(torch.randn(8, 8, generator=torch.Generator().manual_seed(seed))).Q
+        w = torch.cat([q, torch.zeros(2, 8)])
+        assert float(HF.orthogonal_penalty(w)) >= 0
+        assert float(HF.orthogonal_penalty(torch.stack([w, w]), sets=True)) >= 0
+
+
 def test_wrong_arguments_are_told():
     with pytest.raises(ValueError, match=r"\(N, ...\)"):
         HF.orthonormal_penalty(torch.ones(3))

@@ -106,6 +106,10 @@ def test_bilateral_form_restores_a_matrix_of_its_rank():
     w = torch.randn(12, 3, dtype=torch.float64) @ torch.randn(3, 10, dtype=torch.float64)
     p1, p2 = torch.randn(3, 12, dtype=torch.float64), torch.randn(10, 3, dtype=torch.float64)
     torch.testing.assert_close(HF.bilateral_low_rank(p1 @ w, w @ p2, p1), w)
+    y1, y2 = (p1 @ w).float(), (w @ p2).float()
+    expected = HF.bilateral_low_rank(y1, y2, p1)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        torch.testing.assert_close(HF.bilateral_low_rank(y1, y2, p1), expected, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize(

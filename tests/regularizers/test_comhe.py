@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from hypersphere import functional as HF
-from hypersphere.regularizers import SRIP, CoMHE
+from hypersphere.regularizers import MHE, SRIP, CoMHE, Orthogonal, Orthonormal
 
 from reference import energy as reference
 
@@ -118,6 +118,41 @@ def test_groups_are_equation_6_9():
     torch.testing.assert_close(reg(net), expected)
 
 
+def test_groups_of_a_mapping_are_those_of_the_layer():
+    net = network()
+    options = {"group_channels": 4, "output": 0.0, "project_first": True}
+    expected = CoMHE("group", only=["1"], **options)(net)
+    torch.testing.assert_close(CoMHE("group", **options)({"a": net[1].weight}), expected)
+
+
+def test_filters_change_no_role_and_a_mapping_has_no_first_layer():
+    net = network()
+    reg = CoMHE(dim=6, only=["1", "4"])
+    reg(net)
+    assert set(reg.projections) == {"72"}  # neither is the first layer, nor the output
+    reg = CoMHE(dim=6)
+    reg({"a": net[1].weight})
+    assert set(reg.projections) == {"72"}
+
+
+@pytest.mark.parametrize("kind", ["angle_preserving", "adversarial"])
+def test_more_steps_go_further(kind):
+    layer = nn.Linear(40, 12)
+    options = {"dim": 8, "project_first": True, "output_layers": [], "redraw_every": 0}
+    once, twice = CoMHE(kind, **options), CoMHE(kind, steps=2, **options)
+    first = once(layer)
+    assert not torch.equal(first, twice(layer))
+    once(layer)  # two calls of one step end where one call of two steps does
+    torch.testing.assert_close(once.projections["40"], twice.projections["40"])
+
+
+def test_neuron_weights_are_for_unprojected_layers():
+    net, reg = network(), CoMHE(dim=6)
+    reg.neuron_weights["1"] = torch.ones(10)
+    with pytest.raises(ValueError, match="projected layers, such as '1'"):
+        reg(net)
+
+
 def test_stochastic_groups_are_redrawn():
     net = network()
     fixed, drawn = (
@@ -215,6 +250,22 @@ def test_state_works_inside_another_module():
     assert torch.equal(fresh[0].projections["72"], outer[0].projections["72"])
     with pytest.raises(RuntimeError, match=r"0\.generator"):
         fresh.load_state_dict({})
+
+
+FAMILY = [lambda kind=kind: CoMHE(dim=6, **kind) for kind in KINDS]
+FAMILY += [lambda: Orthonormal(1.0), lambda: Orthogonal(1.0), lambda: SRIP(1.0)]
+FAMILY += [lambda: Orthogonal(1.0, normalize=True), lambda: MHE(s=1.0)]
+
+
+@pytest.mark.parametrize("make", FAMILY)
+def test_autocast_changes_nothing(make):
+    net, results = network(), []
+    for enabled in (False, True):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
+            value = make()(net)
+        slopes = torch.autograd.grad(value, list(net.parameters()), allow_unused=True)
+        results.append([value.detach(), *(g for g in slopes if g is not None)])
+    torch.testing.assert_close(*results, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("options", KINDS, ids=IDS)

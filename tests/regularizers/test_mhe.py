@@ -67,11 +67,13 @@ def test_mini_batch_of_neurons_estimates_the_energy():
 
 def test_weighted_neurons_of_a_layer():
     net = network()
-    reg = MHE(output=0.0)
-    reg.neuron_weights["0"] = torch.tensor([10.0, 1, 1, 1, 1])
-    expected = HF.hyperspherical_energy(net[0].weight, 2.0, True, weights=reg.neuron_weights["0"])
+    beta = [10, 1, 1, 1, 1]
+    reg = MHE(output=0.0, neuron_weights={"0": beta})
+    expected = HF.hyperspherical_energy(net[0].weight, 2.0, True, weights=torch.tensor(beta))
     expected = expected + HF.hyperspherical_energy(net[2].weight, 2.0, True)
     torch.testing.assert_close(reg(net), expected)
+    with pytest.raises(ValueError, match=r"\['1'\]; the layers are: 0, 2, 4"):
+        MHE(neuron_weights={"1": beta})(net)
 
 
 def test_minimizing_mhe_alone_gives_the_regular_tetrahedron():

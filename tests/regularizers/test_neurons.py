@@ -86,7 +86,13 @@ def test_roles_and_layers_can_be_told():
     assert list(found(net, skip=["1.*"])) == ["0", "2"]
     roles = {name: role for name, (role, _) in found(net, output=["0"]).items()}
     assert roles == {"0": "output", "1.0": "hidden", "1.1": "hidden", "2": "hidden"}
+    # what is left out changes nothing about the rest
+    part = find_neurons(net, only=["1"])
+    assert {n.role for n in part} == {"hidden"} and not any(n.first for n in part)
+    assert found(net, skip=["0", "1"]) == {"2": ("output", (1, 2, 6))}
+    assert [n.name for n in find_neurons(net) if n.first] == ["0"]
     weights = {"a": torch.randn(4, 2, 3), "b": torch.randn(5, 2)}
+    assert not any(n.first for n in find_neurons(weights))
     assert found(weights) == {"a": ("hidden", (1, 4, 6)), "b": ("hidden", (1, 5, 2))}
 
 
@@ -137,6 +143,14 @@ def test_rotated_layers_keep_their_energy_and_get_gradients():
             if p.requires_grad:
                 p.add_(0.3 * torch.randn_like(p))
     torch.testing.assert_close(reg(net).detach(), before, rtol=1e-4, atol=0)
+
+
+@pytest.mark.parametrize("argument", ["only", "skip", "output_layers"])
+def test_a_name_that_fits_no_layer_is_told(argument):
+    net = nn.ModuleDict({"stem": nn.Linear(3, 4), "fc": nn.Linear(4, 2)})
+    MHE(**{argument: ["fc"]})(net)
+    with pytest.raises(ValueError, match=rf"{argument}=\['fz'\].*stem, fc"):
+        MHE(**{argument: ["fc", "fz"]})(net)
 
 
 def test_nothing_to_regularize_lists_what_was_seen():

@@ -22,6 +22,7 @@ def class_energy(
 
     Only rows of classes that occur among the labels are compared, each with all N classes; a class
     that occurs twice is computed once and counted twice. Memory is O(classes in the batch x block).
+    The result is float32 for 16-bit weights.
 
     Args:
         weight: (N, d), a class a row, N >= 2.
@@ -57,7 +58,7 @@ def class_energy(
     classes, counts = labels.unique(return_counts=True)
     share = counts.to(wide.dtype) / (len(labels) * (len(weight) - 1))
     with torch.autocast(weight.device.type, enabled=False):
-        return _ClassEnergy.apply(wide, classes, share, potential).to(weight.dtype)
+        return _ClassEnergy.apply(wide, classes, share, potential)
 
 
 def _plain(weight: Tensor, classes: Tensor, share: Tensor, potential: Potential) -> Tensor:
@@ -117,7 +118,8 @@ class _ClassEnergy(torch.autograd.Function):
     def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None, None]:  # type: ignore[no-untyped-def, override]
         weight, classes, share, gradient = ctx.saved_tensors
         if torch.is_grad_enabled():
-            energy = _plain(weight, classes, share, ctx.potential)
+            with torch.autocast(weight.device.type, enabled=False):
+                energy = _plain(weight, classes, share, ctx.potential)
             (result,) = torch.autograd.grad(energy, weight, grad, create_graph=True)
             return result, None, None, None
         return grad * gradient, None, None, None

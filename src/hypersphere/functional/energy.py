@@ -11,7 +11,8 @@ against the columns to their right: half of the symmetric work, and memory O(N x
 
 Note [Distance floor]: equal directions would have infinite energy. Distances are floored at
 :func:`distance_floor`, which depends on s and the floating type but not on the lengths of the
-neurons; a pair below it has the floor's energy and no gradient.
+neurons; a pair below it has the floor's energy and no gradient. For weighted neurons (D.10) the
+floor is scaled by the pair's sqrt(beta_i beta_j).
 """
 
 from __future__ import annotations
@@ -66,14 +67,15 @@ class Potential(NamedTuple):
             return slope.masked_fill_(theta <= self.floor, 0)
         square = self._square(cos, gap, product)
         slope = factor * power / square
-        if product is not None:
-            slope *= product
-        return slope.masked_fill_(square <= self.floor**2, 0)
+        if product is None:
+            return slope.masked_fill_(square <= self.floor**2, 0)
+        return slope.mul_(product).masked_fill_(square <= self.floor**2 * product, 0)
 
     def _square(self, cos: Tensor, gap: Tensor | None, product: Tensor | None) -> Tensor:
         if gap is None or product is None:
             return (2 - 2 * cos).clamp_min(self.floor**2)
-        return torch.addcmul(gap, product, 2 - 2 * cos).clamp_min(self.floor**2)
+        # The rounding error of 2 - 2 cos is scaled by the pair's own weights, so the floor is too.
+        return torch.maximum(torch.addcmul(gap, product, 2 - 2 * cos), self.floor**2 * product)
 
 
 def distance_floor(s: float, dtype: torch.dtype = torch.float32) -> float:
@@ -113,6 +115,8 @@ def hyperspherical_energy(
             (Eq. D.10); Euclidean distance only. A large one makes its neuron stay put.
         reduction: "sum" is Eq. 5.1; "mean" divides by the number of ordered pairs, N(N-1), or
             2N(2N-1) in the half space (Eq. 5.4).
+
+    The result is float32 for 16-bit neurons: float16 cannot hold the energy of coinciding ones.
 
     Differs from the released code: s = 0 is log(1/d), not log(1/d^2); geodesic distances are
     radians, not fractions of pi; the floor on distances does not depend on \|w\| (see
@@ -178,7 +182,7 @@ def set_energies(
         raise ValueError(f"reduction must be 'sum' or 'mean', got {reduction!r}")
     wide = neurons.float() if neurons.dtype.itemsize < 4 else neurons
     beta = _check_weights(weights, wide, distance)
-    floor = distance_floor(s, wide.dtype) * (1.0 if beta is None else float(beta.max()))
+    floor = distance_floor(s, wide.dtype)
     potential = Potential(float(s), distance == "geodesic", half_space, floor)
     with torch.autocast(neurons.device.type, enabled=False):
         tracked = wide.requires_grad and torch.is_grad_enabled()
@@ -186,7 +190,7 @@ def set_energies(
     if reduction == "mean":
         points = neurons.shape[1] * (2 if half_space else 1)
         energies = energies / (points * (points - 1))
-    return energies.to(neurons.dtype)
+    return energies
 
 
 def _check_weights(weights: Tensor | None, neurons: Tensor, distance: str) -> Tensor | None:
@@ -374,7 +378,8 @@ class _Energy(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor, _: Any) -> tuple[Tensor, None, None, None]:  # type: ignore[override]
         neurons, beta, gradient = ctx.saved_tensors
         if torch.is_grad_enabled():  # the caller will differentiate this gradient again
-            energies = _plain(neurons, beta, ctx.potential)
+            with torch.autocast(neurons.device.type, enabled=False):
+                energies = _plain(neurons, beta, ctx.potential)
             (result,) = torch.autograd.grad(energies, neurons, grad, create_graph=True)
             return result, None, None, None
         return grad[:, None, None] * gradient, None, None, None

@@ -40,7 +40,8 @@ def orthogonal_penalty(neurons: Tensor, sets: bool = False) -> Tensor:
     if w.shape[1] <= w.shape[2]:
         gram.diagonal(dim1=-2, dim2=-1).zero_()
         return gram.square().sum()
-    return gram.square().sum() - w.square().sum(-1).square().sum()
+    excess = gram.square().sum((-2, -1)) - w.square().sum(-1).square().sum(-1)
+    return excess.clamp_min(0).sum()  # of orthogonal neurons it is rounding error, of either sign
 
 
 def spectral_penalty(
@@ -76,7 +77,10 @@ def spectral_penalty(
     with torch.no_grad():
         v = torch.randn(w.shape[:2], generator=generator).to(w) if start is None else start.to(w)
         for _ in range(iterations * (10 if start is None else 1)):
-            v = torch.nn.functional.normalize(_apply(held, v), dim=-1)
+            image = _apply(held, v)
+            size = torch.linalg.vector_norm(image, dim=-1, keepdim=True)
+            # An orthonormal set sends v to 0; the vector is kept for when the set leaves that point
+            v = torch.where(size > 0, image / size, v)
     return torch.linalg.vector_norm(_apply(w, v), dim=-1).sum(), v
 
 

@@ -166,7 +166,8 @@ class _Gram(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override]
         (x,) = ctx.saved_tensors
-        return (grad + grad.mT) @ x
+        with torch.autocast(x.device.type, enabled=False):
+            return (grad + grad.mT) @ x
 
 
 def _limit(cos: Tensor) -> float:
@@ -266,12 +267,15 @@ def bilateral_low_rank(y1: Tensor, y2: Tensor, p1: Tensor) -> Tensor:
 
     In the text's layout the neurons are columns: y1 (r, n) = P_1 W, y2 (m, r) = W P_2,
     p1 (r, m); the result is (m, n), of rank r, and P_1 of it is y1 again. Exact if W has rank r.
+    16-bit factors are computed in float32, under autocast too.
     """
-    core = p1 @ y2
-    if core.shape[-1] != core.shape[-2]:
-        raise ValueError(f"P_1 Y_2 must be square, got {tuple(core.shape)} from {tuple(p1.shape)} "
-                         f"and {tuple(y2.shape)}")  # fmt: skip
-    return y2 @ torch.linalg.solve(core, y1)
+    if p1.shape[-2] != y2.shape[-1]:
+        raise ValueError(f"P_1 Y_2 must be square, got P_1 {tuple(p1.shape)} and "
+                         f"Y_2 {tuple(y2.shape)}")  # fmt: skip
+    with torch.autocast(y1.device.type, enabled=False):
+        wide = torch.promote_types(y1.dtype, torch.float32)
+        a, b, p = (x.to(y1.device, wide) for x in (y1, y2, p1))
+        return (b @ torch.linalg.solve(p @ b, a)).to(y1.dtype)
 
 
 def _check_sizes(in_dim: int, dim: int, count: int) -> None:

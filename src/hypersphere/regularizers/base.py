@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
@@ -96,8 +97,16 @@ class WeightRegularizer(nn.Module):
         """The layers that this regularizer acts on; see :func:`find_neurons`."""
         return find_neurons(module, self.only, self.skip, self.output_layers, self.together)
 
+    def _terms(self, module: nn.Module | Mapping[str, Tensor]) -> list[Term]:
+        layers = self.find(module)
+        tensors = module.values() if isinstance(module, Mapping) else module.parameters()
+        with ExitStack() as stack:  # Gram matrices and projections need more than 16 bits
+            for kind in {tensor.device.type for tensor in tensors}:
+                stack.enter_context(torch.autocast(kind, enabled=False))
+            return self.terms(layers)
+
     def forward(self, module: nn.Module | Mapping[str, Tensor]) -> Tensor:
-        terms = self.terms(self.find(module))
+        terms = self._terms(module)
         if not terms:
             raise ValueError(
                 f"{type(self).__name__}: the factors of all layers found are zero; give hidden or "
@@ -113,7 +122,7 @@ class WeightRegularizer(nn.Module):
         """The terms layer by layer, leaving the state of the regularizer as it is."""
         before = {key: value.clone() for key, value in self.tensors().items()}
         try:
-            terms = self.terms(self.find(module))
+            terms = self._terms(module)
         finally:
             self.restore(before)
         return Report([_describe(term) for term in terms])

@@ -143,8 +143,9 @@ class CoMHE(MHE):
         used = [(layer, self.factor(layer, hidden_layers)) for layer in layers]
         used = [(layer, factor) for layer, factor in used if factor]
         weights = [layer.read() for layer, _ in used]
-        first = layers[0].name
-        whom = [i for i, (x, _) in enumerate(used) if self._compresses(x, weights[i], first)]
+        whom = [i for i, (x, _) in enumerate(used) if self._compresses(x, weights[i])]
+        if held := [used[i][0].name for i in whom if used[i][0].name in self.neuron_weights]:
+            raise ValueError(f"neuron_weights are not for projected layers, such as {held[0]!r}")
         redraw = self.redraw_every > 0 and self.calls % self.redraw_every == 0
         if self.training and redraw:
             self.projections.clear()
@@ -157,8 +158,8 @@ class CoMHE(MHE):
             for i, (x, factor) in enumerate(used)
         ]
 
-    def _compresses(self, layer: Neurons, neurons: Tensor, first: str) -> bool:
-        if layer.name == first and not self.project_first:
+    def _compresses(self, layer: Neurons, neurons: Tensor) -> bool:
+        if layer.first and not self.project_first:
             return False
         if layer.role == "output" and not self.project_output:
             return False
@@ -226,13 +227,17 @@ class CoMHE(MHE):
         return self._aggregate(pieces, len(neurons))
 
     def _group_size(self, layer: Neurons) -> int:
-        linear = layer.module is None or not hasattr(layer.module, "kernel_size")
-        return self.group_features if linear else self.group_channels
+        return self.group_channels if layer.convolution else self.group_features
 
     def _bilateral(self, layer: Neurons, neurons: Tensor) -> Tensor:
         """E_s(P_1 W) + E_s(W P_2), a neuron a row: neurons in R^r, and r mixtures of neurons."""
         low_rank = factors(layer.module)
         if low_rank is not None:
+            if low_rank[1].shape[1] < 2:
+                raise ValueError(
+                    f"{layer.name} is of rank 1, whose factors have a single direction and no "
+                    f"energy: make it low_rank(model, 2) or more, or skip it"
+                )
             return self._aggregate(low_rank[0].T[None], 1) + self._aggregate(low_rank[1].T[None], 1)
         w = _wide(neurons)
         sets, n, d = w.shape

@@ -18,13 +18,19 @@ __all__ = ["LowRankBilateral", "fold_low_rank", "low_rank"]
 class LowRankBilateral(nn.Module):
     """weight = Y_2 (P_1 Y_2)^-1 Y_1 with the factors Y_1 (r, n), Y_2 (m, r) as parameters.
 
-    n neurons of dimension m, columns in the text and rows of the weight here. P_1 (r, m) is drawn
-    once and saved; a given weight W starts as Y_1 = P_1 W, Y_2 = W P_2 with P_2 random, its best
-    guess of rank r. The layer has r (m + n) instead of m n parameters.
+    n neurons of dimension m, columns in the text and rows of the weight here. P_1 (r, m) is saved
+    and stays constant. A given weight W = U S V^T starts as its best approximation of rank r,
+    W_r = U_r S_r V_r^T: Y_2 = W P_2 = c U_r, c the largest of S, and Y_1 = P_1 W_r: a step on a
+    factor then moves the weight no further than a step on the weight would. The layer has
+    r (m + n) instead of m n parameters.
+
+    Differs from the text: P_1 = U_r^T plus a random matrix of a quarter of its size, instead of a
+    random matrix alone. With that, P_1 Y_2 would be square and random, thus nearly singular, and
+    training would leave the floating range; with this, its singular values lie around c.
     """
 
     projection: Tensor
-    mixture: Tensor
+    noise: Tensor
 
     def __init__(
         self, shape: torch.Size, rank: int, generator: torch.Generator | None = None
@@ -36,17 +42,22 @@ class LowRankBilateral(nn.Module):
                 f"rank of a {tuple(shape)} weight must be 1 to {min(n, m)}, got {rank}"
             )
         self.shape, self.rank = shape, rank
-        # Scaled so that P_1 W has entries of the size of W's, as Y_2 does
-        self.register_buffer("projection", gaussian_projection(m, rank, 1, generator)[0] / m**0.5)
-        mixture = gaussian_projection(n, rank, 1, generator)[0].T / n**0.5
-        self.register_buffer("mixture", mixture, persistent=False)
+        noise = gaussian_projection(m, rank, 1, generator)[0] / m**0.5
+        self.register_buffer("projection", noise.clone())
+        self.register_buffer("noise", noise, persistent=False)
 
     def forward(self, y1: Tensor, y2: Tensor) -> Tensor:
-        return bilateral_low_rank(y1, y2, self.projection.to(y1)).T.reshape(self.shape)
+        return bilateral_low_rank(y1, y2, self.projection).T.reshape(self.shape)
 
+    @torch.no_grad()
     def right_inverse(self, weight: Tensor) -> tuple[Tensor, Tensor]:
-        columns = weight.flatten(1).T  # (m, n)
-        return self.projection.to(weight) @ columns, columns @ self.mixture.to(weight)
+        wide = torch.promote_types(weight.dtype, torch.float32)
+        u, s, vh = torch.linalg.svd(weight.flatten(1).T.to(wide), full_matrices=False)
+        u, s, vh = u[:, : self.rank], s[: self.rank], vh[: self.rank]
+        self.projection.copy_(u.T + 0.25 * self.noise)
+        y2 = u * torch.where(s[0] > 0, s[0], 1.0)
+        y1 = self.projection.to(wide) @ (u * s) @ vh
+        return y1.to(weight.dtype), y2.to(weight.dtype)
 
 
 def low_rank(
@@ -91,6 +102,10 @@ def fold_low_rank(model: nn.Module) -> nn.Module:
     for layer in model.modules():
         if factors(layer) is not None:
             parametrize.remove_parametrizations(layer, "weight", leave_parametrized=True)
+            # It comes back behind the bias; state dicts and optimizers go by the order
+            parameters = layer._parameters
+            for key in [key for key in parameters if key != "weight"]:
+                parameters[key] = parameters.pop(key)
     return model
 
 

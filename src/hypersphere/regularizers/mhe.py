@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -31,8 +31,8 @@ class MHE(WeightRegularizer):
         only, skip, output_layers, together: which layers, see
             :func:`~hypersphere.regularizers.find_neurons`.
         seed: of the mini-batches.
-
-    `neuron_weights["layer name"] = beta` holds chosen neurons of a hidden layer in place (D.10).
+        neuron_weights: for some layers, by their names, a beta for each neuron: a large one holds
+            its neuron in place (D.10).
 
     The text uses hidden=10 in the full space and 1 in the half space, output=1 (D.1); see
     :func:`~hypersphere.regularizers.create` for these and other sources by name.
@@ -61,6 +61,7 @@ class MHE(WeightRegularizer):
         output_layers: Sequence[str] | None = None,
         together: bool = False,
         seed: int = 0,
+        neuron_weights: Mapping[str, Sequence[float] | Tensor] | None = None,
     ) -> None:
         super().__init__(only, skip, output_layers, together, seed)
         if batch is not None and batch < 2:
@@ -71,7 +72,15 @@ class MHE(WeightRegularizer):
         self.output_half_space = output_half_space
         self.output_distance = output_distance or distance
         self.batch, self.average = batch, average
-        self.neuron_weights: dict[str, Tensor] = {}
+        given = (neuron_weights or {}).items()
+        self.neuron_weights = {name: torch.as_tensor(beta) for name, beta in given}
+
+    def find(self, module: nn.Module | Mapping[str, Tensor]) -> list[Neurons]:
+        layers = super().find(module)
+        names = [layer.name for layer in layers]
+        if lost := [name for name in self.neuron_weights if name not in names]:
+            raise ValueError(f"neuron_weights of {lost}; the layers are: {', '.join(names)}")
+        return layers
 
     def factor(self, layer: Neurons, hidden_layers: int) -> float:
         if layer.role == "output":

@@ -8,7 +8,7 @@ gives its effective weight, through which gradients reach the parameters below.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
@@ -36,6 +36,10 @@ class Neurons:
     channels: int
     """Input channels among the d entries of a neuron: d / channels entries belong to each."""
     module: nn.Module | None = None
+    convolution: bool = False
+    """Channels are those of a map, not the single entries of a vector."""
+    first: bool = False
+    """The first layer of a network; a mapping has none."""
 
 
 def find_neurons(
@@ -55,7 +59,8 @@ def find_neurons(
     Args:
         module: a network, or a mapping from names to weights (N, ...) to be used as they are.
         only, skip: names of layers to take or leave, with wildcards ("stem.*"); a name also stands
-            for the layers below it.
+            for the layers below it. They change no role: without its output layer, a network has
+            none. A name that fits no layer is an error.
         output: names of the output layers, instead of finding them.
         together: compare the filters of different groups too.
 
@@ -73,12 +78,22 @@ def find_neurons(
         raise TypeError(
             f"expected a module, or a mapping from names to weights; got {type(module).__name__}"
         )
-    candidates = [n for n in found if _wanted(n.name, only, skip)]
-    _assign_roles(candidates, output)
-    eligible = [n for n in candidates if n.count >= 2]
+    if found:
+        _assign_roles(found, output)
+        found[0].first = isinstance(module, nn.Module)
+        for argument, patterns in (("only", only), ("skip", skip), ("output_layers", output)):
+            check_names(argument, patterns or (), [n.name for n in found])
+    eligible = [n for n in found if n.count >= 2 and _wanted(n.name, only, skip)]
     if not eligible:
         raise ValueError(_nothing_found(module, only, skip))
     return eligible
+
+
+def check_names(argument: str, patterns: Iterable[str], names: Sequence[str]) -> None:
+    """Each of the patterns must fit one of the names."""
+    lost = [pattern for pattern in patterns if not any(_matches(name, [pattern]) for name in names)]
+    if lost:
+        raise ValueError(f"{argument}={lost} fits no layer; there are: {', '.join(names)}")
 
 
 def _walk(module: nn.Module, together: bool) -> Iterator[Neurons]:
@@ -90,7 +105,8 @@ def _walk(module: nn.Module, together: bool) -> Iterator[Neurons]:
                 continue
             seen.add(identity)
             full = ".".join(part for part in (name, found.suffix) if part) or type(layer).__name__
-            yield Neurons(full, found.role, found.read, found.count, found.channels, layer)
+            spatial = hasattr(layer, "kernel_size")
+            yield Neurons(full, found.role, found.read, found.count, found.channels, layer, spatial)
 
 
 @dataclass
@@ -183,7 +199,8 @@ def _tensor(name: str, weight: Tensor) -> Neurons:
         shape = tuple(weight.shape) if isinstance(weight, Tensor) else type(weight).__name__
         raise ValueError(f"{name}: expected a weight (N, ...) with one neuron a row, got {shape}")
     read = partial(torch.Tensor.reshape, weight, (1, len(weight), -1))
-    return Neurons(name, "hidden", read, len(weight), weight.shape[1])
+    spatial = weight.ndim > 2
+    return Neurons(name, "hidden", read, len(weight), weight.shape[1], convolution=spatial)
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:
