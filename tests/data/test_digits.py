@@ -40,8 +40,12 @@ def test_open_set_keeps_classes_for_the_pairs():
 def test_unknown_names_and_options_are_answered_with_the_known():
     with pytest.raises(ValueError, match="did you mean 'mnist'"):
         hs.data.load("mnits")
-    with pytest.raises(TypeError, match="no option 'sed'; it takes protocol"):
+    with pytest.raises(ValueError, match="no option 'sed'; it takes protocol"):
         hs.data.load("digits", sed=1)
+    with pytest.raises(ValueError, match=r"unseen: .* classes in 0\.\.9; got \(7, 11\)"):
+        hs.data.load("digits", protocol="open_set", unseen=(7, 11))
+    with pytest.raises(ValueError, match="needs path="):
+        hs.data.load("folder")
     assert {"digits", "mnist", "cifar100", "lfw", "cora"} <= set(hs.data.list_datasets())
 
 
@@ -50,3 +54,20 @@ def test_imbalance_through_load():
     counts = split.train.counts().tolist()
     assert counts[0] == round(0.1 * hs.data.load("digits").train.counts()[0].item())
     assert min(counts[1:]) > 100
+
+
+def test_parts_print_as_one_line():
+    split = hs.data.load("digits", protocol="open_set")
+    expected = "ArrayDataset(948 of 1x8x8 float32, 7 classes)"
+    assert repr(split.train) == expected
+    assert repr(split) == f"Split(digits: train {expected}, test {len(split.test)}, pairs 6,000)"
+    assert repr(split.pairs).startswith("Pairs(3,000 same of 6,000 in 10 folds, ArrayDataset(")
+
+
+def test_a_misspelled_name_on_the_command_line(capsys):
+    from hypersphere.cli import main
+
+    assert main(["data", "mnst"]) == 2
+    assert capsys.readouterr().err.startswith(
+        "hypersphere data: unknown data set 'mnst': did you mean 'mnist'?"
+    )

@@ -94,6 +94,9 @@ def test_bare_class_folders_are_divided(tmp_path):
 def test_missing_folders_are_named(tmp_path):
     with pytest.raises(MissingData, match=r"the image folder is missing: expected at .*pets"):
         hs.data.load("folder", tmp_path, path="pets")
+    (tmp_path / "empty" / "ada").mkdir(parents=True)
+    with pytest.raises(MissingData, match=r"a folder for each class .* with pictures in it.*\.jpg"):
+        hs.data.load("folder", tmp_path, path="empty")
     (tmp_path / "train").mkdir()
     with pytest.raises(MissingData, match="the test part is missing"):
         hs.data.load("folder", tmp_path)

@@ -126,7 +126,7 @@ def trained(tmp_path_factory):
         "--run.report",
         "false",
         "--train.test_every",
-        8,
+        4,
         "--model.widths",
         "[8, 8, 8]",
         "--model.features",
@@ -137,6 +137,30 @@ def trained(tmp_path_factory):
     found = [path.parent for path in folder.parent.rglob("run.json")]
     assert done.returncode == 0 and found, done.stderr
     return found[0]
+
+
+@pytest.mark.slow
+def test_evaluation_gives_the_number_of_training(capsys, trained, tmp_path):
+    import shutil
+
+    from hypersphere.training.checkpoints import load_weights, save_weights
+
+    folder = shutil.copytree(trained, tmp_path / "run")
+    ours = json.loads((folder / "summary.json").read_text())
+    best = folder / "checkpoints/best/model.safetensors"  # surely others than the last
+    noisy = {
+        k: v + torch.randn_like(v) if v.dim() > 1 else v for k, v in load_weights(best).items()
+    }
+    save_weights(best, noisy)
+    words = ["evaluate", "verification", folder, "--protocol", "plain"]
+    for weights, same in (("last", True), ("best", False)):
+        target = tmp_path / f"{weights}.json"
+        code, out, _ = run(capsys, *words, "--weights", weights, "--json", target)
+        found = json.loads(target.read_text())
+        assert code == 0 and f"{weights} weights (step {found['step']})" in out
+        assert found["step"] == ours[weights]["step"]
+        agree = [found[k] == pytest.approx(v, abs=1e-4) for k, v in ours["verification"].items()]
+        assert all(agree) == same
 
 
 @pytest.mark.slow
@@ -156,6 +180,13 @@ def test_a_trained_run_through_every_kind(capsys, trained, tmp_path):
         place = [] if trained in words and words[0] == "verification" else [trained]
         code, out, err = run(capsys, "evaluate", words[0], *place, *words[1:], "--quiet")
         assert (code, err) == (0, "") and shown in out, words
+        kept = trained / f"{words[0]}.json"
+        assert f"last weights (step 8) of {trained}; kept in {kept}" in out
+        record = json.loads(kept.read_text())
+        assert (record["weights"], record["step"]) == ("last", 8)
+    assert (trained / "fewshot-2.json").exists() and not (trained / "fewshot-3.json").exists()
+    code, _, err = run(capsys, "evaluate", "imbalance", trained)
+    assert code == 1 and "no class is rare" in err and "--rare" in err
     # extracted once: a second look comes from the cache
     kept = sorted((trained / "cache").iterdir())
     times = [p.stat().st_mtime_ns for p in kept]
@@ -189,7 +220,7 @@ def test_pictures_of_people_with_a_trained_run(capsys, trained, tmp_path):
     code, out, err = run(capsys, "evaluate", "verification", trained, *words)
     assert (code, err) == (0, "") and "4 same, 4 different" in out
     again = run(capsys, "evaluate", "verification", "--features", tmp_path / "f.safetensors")
-    assert again[1] == out
+    assert out.startswith(again[1])
     (tmp_path / "pairs.txt").write_text("1 1\nd0 1 9\nd0 1 d1 1\n")
     code, _, err = run(capsys, "evaluate", "verification", trained, *words[:4])
     assert code == 1 and "d0_0009" in err

@@ -123,6 +123,10 @@ def test_command_prints_saves_and_draws(tmp_path, capsys):
     assert "plotly" in html.read_text(encoding="utf-8")[:20000].lower()
 
 
-def test_command_tells_what_is_wrong(capsys):
+def test_command_tells_what_is_wrong(capsys, monkeypatch):
     assert main(["points", "3", "--dim", "1"]) == 2
     assert "two directions" in capsys.readouterr().err
+    monkeypatch.setattr(HF, "minimize_energy", lambda *_: pytest.fail("solved in vain"))
+    for words in (["--out", "p.xyz"], ["--draw", "p.txt"], ["--dim", "4", "--draw", "x.png"]):
+        with pytest.raises(SystemExit):
+            main(["points", "12", *words])

@@ -1,6 +1,7 @@
 """Configs: typed, complete, and wrong names answered with the right ones."""
 
 import pytest
+import torch
 
 from hypersphere.commands import _config, train
 from hypersphere.commands._config import ConfigError
@@ -65,6 +66,41 @@ def test_files_bases_variants_and_removal(tmp_path):
     (tmp_path / "c.yaml").write_text("train: [")
     with pytest.raises(ConfigError, match="not readable as YAML"):
         _config.read(str(tmp_path / "c.yaml"))
+
+
+def test_another_data_set_starts_its_options_afresh():
+    assert _config.read(None, [], defaults=train.DEFAULT).data.options == {"protocol": "open_set"}
+    arguments = ["--data.name", "mnist", "--data.options.verify", "true"]
+    data = _config.read(None, arguments, defaults=train.DEFAULT).data
+    assert data.options == {"verify": True} and data.batch_size == 64
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--data.options.unsen", "[1,2]"], "data set 'digits' has no option 'unsen'"),
+        (["--model.widths", "[-4,4,4]"], "cannot set up this run: "),
+        (["--fabric.accelerator", "mps" if torch.cuda.is_available() else "cuda"], "fabric: "),
+        (["--head.annealing.bas", "3"], "bas"),
+    ],
+)
+def test_settings_that_cannot_be_built_are_one_line(
+    capsys, tmp_path, monkeypatch, arguments, message
+):
+    monkeypatch.chdir(tmp_path)
+    assert train.main(arguments) == 1
+    err = capsys.readouterr().err
+    assert message in err and "Traceback" not in err
+    assert not list(tmp_path.rglob("run.json"))
+
+
+def test_a_bug_in_training_keeps_its_traceback(tmp_path, monkeypatch):
+    def bug(*_):
+        raise TypeError("a bug")
+
+    monkeypatch.setattr("hypersphere.training.job.fit", bug)
+    with pytest.raises(TypeError, match="a bug"):
+        train.main(["--run.folder", str(tmp_path / "a"), "--train.quiet", "true"])
 
 
 def test_train_prints_its_config_and_refuses_in_one_line(capsys, tmp_path, monkeypatch):

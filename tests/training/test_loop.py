@@ -233,6 +233,39 @@ def test_whole_run_from_a_config(tmp_path):
     assert lambdas == sorted(lambdas, reverse=True) and lambdas[0] < 50
 
 
+def test_resume_refuses_other_settings_and_records_what_may_change(tmp_path, capsys):
+    import json
+
+    import yaml
+
+    from hypersphere.commands import train as command
+
+    folder = tmp_path / "a"
+    words = ["--run.folder", str(folder), "--run.report", "false", "--train.quiet", "true"]
+    words += ["--data.share", "0.2", "--model.widths", "[4,4,4]", "--data.options", "{}"]
+    assert command.main([*words, "--train.steps", "3"]) == 0
+    record, text = (folder / "run.json").read_text(), (folder / "config.yaml").read_text()
+    capsys.readouterr()
+    resume = ["--resume", str(folder)]
+    assert command.main([*resume, "--head.m", "3", "--optimizer.lr", ".3"]) == 1
+    said = capsys.readouterr().err
+    assert "head.m 4 (not 3)" in said and "optimizer.lr 0.05 (not 0.3)" in said
+    assert "without --resume" in said and said.count("\n") == 1
+    assert command.main([*resume, "--train.steps", "2"]) == 1
+    assert "is at step 3, beyond the 2" in capsys.readouterr().err
+    assert (folder / "run.json").read_text() == record
+    assert (folder / "config.yaml").read_text() == text
+    assert command.main([*resume, "--train.steps", "5", "--train.log_every", "1"]) == 0
+    said = capsys.readouterr().out
+    assert "train.steps 3 -> 5" in said and "resumed at step 3" in said
+    record = json.loads((folder / "run.json").read_text())
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    assert record["config"]["train"]["steps"] == config["train"]["steps"] == 5
+    changed = record["changes"][0]["changed"]
+    assert changed == {"train.steps": [3, 5], "train.log_every": [20, 1]}
+    assert json.loads((folder / "summary.json").read_text())["last"]["step"] == 5
+
+
 def test_resumed_after_damage_is_the_uninterrupted_run(tmp_path, capsys):
     """12 steps in one go, against 8, a damaged newest checkpoint, and on from 6."""
     run(small_config(), tmp_path / "whole")

@@ -127,6 +127,10 @@ def test_the_list_has_every_recipe_and_its_number(capsys):
     line = capsys.readouterr().out.splitlines()[-1]
     assert "Table 3.1" in line and "92.38" in line
     assert recipes_command(["surely not there"]) == 1
+    capsys.readouterr()
+    assert recipes_command(["5.5"]) == 0  # a table, not the end of 85.51
+    lines = capsys.readouterr().out.splitlines()[2:]
+    assert lines and all("5.5" in line.rsplit("  ", 1)[0] for line in lines)
 
 
 def test_the_commands_of_the_documentation_are_understood():

@@ -157,7 +157,8 @@ def read(
         settings = load_file(path, [*chosen, *variants])
     overrides = _overrides(arguments)
     settings = _without_nulls(_remove(settings, overrides))
-    for section in DEFAULT_NAMES:  # another head on the command line: the old one's options go
+    for section in (*DEFAULT_NAMES, "data"):  # another head, another data set on the command
+        # line: the options of the old one go
         if f"{section}.name" in overrides:
             settings = merge(settings, {section: {"name": overrides[f"{section}.name"]}})
     chosen_names = _names(settings, overrides)

@@ -53,7 +53,13 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
         )
         p.add_argument("run", nargs="?", metavar="RUN", help="run folder of `hypersphere train`")
         p.add_argument("--features", metavar="FILE", help="saved features instead of a run")
-        p.add_argument("--json", metavar="FILE", help="also write the result there")
+        p.add_argument("--json", metavar="FILE", help=f"result file (default: RUN/{name}.json)")
+        p.add_argument(
+            "--weights",
+            choices=["last", "best"],
+            default="last",
+            help="those the run ended with, or those of its best test (default: last)",
+        )
         p.add_argument("--data", metavar="NAME", help="a data set by name (default: the run's own)")
         p.add_argument("--data-root", metavar="DIR", help="folder that holds the data sets")
         p.add_argument("--part", default="test", help="train, test or validation (default: test)")
@@ -82,7 +88,10 @@ KINDS = {
 def _verification_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("--pairs", metavar="FILE", help="pairs.txt of LFW, or lines `a.jpg b.jpg 0|1`")
     p.add_argument(
-        "--protocol", default="sphereface", help="sphereface, insightface, opensphere, plain"
+        "--protocol",
+        default="sphereface",
+        help="sphereface, insightface, opensphere, or plain as `train` prints "
+        "(default: sphereface)",
     )
     p.add_argument("--folds", type=int, default=10)
     p.add_argument("--pca", type=int, help="principal directions of the training folds to keep")
@@ -136,7 +145,9 @@ OPTIONS: dict[str, Callable[[argparse.ArgumentParser], object]] = {
 def open_run(options: argparse.Namespace) -> TrainedRun:
     from ..evaluation.runs import TrainedRun
 
-    return TrainedRun.open(options.run)
+    if not hasattr(options, "opened"):
+        options.opened = TrainedRun.open(options.run, options.weights)
+    return options.opened  # type: ignore[no-any-return]
 
 
 def read_samples(run: TrainedRun, options: argparse.Namespace) -> Samples:

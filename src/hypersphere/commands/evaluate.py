@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ._evaluation import (
@@ -34,11 +35,30 @@ def main(argv: Sequence[str]) -> int:
         return 1
     for number, result in enumerate(results):
         print(("\n" if number else "") + str(result))
-    if options.json:
-        path = results[0].to_json(options.json)
-        for number, result in enumerate(results[1:], 2):
-            result.to_json(path.with_name(f"{path.stem}-{number}{path.suffix}"))
+    if options.json or options.run:
+        try:
+            print(f"\n{keep(results, options)}")
+        except OSError as error:
+            print(f"hypersphere evaluate: the result is not kept: {error}", file=sys.stderr)
+            return 1 if options.json else 0
     return 0
+
+
+def keep(results: Sequence[Result], options: argparse.Namespace) -> str:
+    """Write the results to --json, else into the run folder, where `hypersphere report` finds
+    them; says where, and which weights they are of.
+    """
+    path = Path(options.json or Path(options.run) / f"{options.kind}.json")
+    run = getattr(options, "opened", None)
+    notes = {"weights": run.weights, "step": run.step} if run else {}
+    if not options.json:  # those of an earlier call with more results
+        for old in path.parent.glob(f"{path.stem}-[0-9]*{path.suffix}"):
+            old.unlink()
+    for number, result in enumerate(results, 1):
+        name = path.name if number == 1 else f"{path.stem}-{number}{path.suffix}"
+        result.to_json(path.with_name(name), **notes)
+    of = f"{run.weights} weights (step {run.step}) of {run.folder}; " if run else ""
+    return f"{of}kept in {path}"
 
 
 def verification(options: argparse.Namespace) -> list[Result]:
@@ -126,8 +146,6 @@ def identification(options: argparse.Namespace) -> list[Result]:
 
 
 def _distractors(options: argparse.Namespace, run: TrainedRun | None) -> Tensor:
-    from pathlib import Path
-
     from ..evaluation.features import load_features, pick
 
     path = Path(options.distractors)
@@ -179,7 +197,7 @@ def robustness(options: argparse.Namespace) -> list[Result]:
     if options.run is None:
         raise ValueError("attacks need the model: give a run folder")
     run = open_run(options)
-    source = TrainedRun.open(options.source) if options.source else None
+    source = TrainedRun.open(options.source, options.weights) if options.source else None
     samples = read_samples(run, options)
     show = progress("attacked")
     result = attack_all(

@@ -17,9 +17,20 @@ from .._optional import require
 
 __all__ = ["main"]
 
+OUT = (".csv", ".npy", ".pt")
+DRAW = (".png", ".svg", ".pdf", ".html")
+
 
 def main(argv: list[str]) -> int:
-    options = _parser().parse_args(argv)
+    parser = _parser()
+    options = parser.parse_args(argv)
+    # What cannot be written is said before the work, not after it.
+    if options.out is not None and options.out.suffix not in OUT:
+        parser.error(f"--out writes {', '.join(OUT)}; got {options.out}")
+    if options.draw is not None and options.draw.suffix not in DRAW:
+        parser.error(f"--draw makes {', '.join(DRAW)}; got {options.draw}")
+    if options.draw is not None and options.dim not in (2, 3):
+        parser.error(f"--draw shows circles and spheres, --dim 2 or 3; got --dim {options.dim}")
     try:
         points = HF.minimize_energy(
             options.n, options.dim, options.s, options.half_space, options.restarts, options.seed
@@ -122,32 +133,21 @@ def save(points: Tensor, path: Path) -> None:
         path.write_text("\n".join(rows) + "\n", encoding="utf-8")
     elif path.suffix == ".npy":
         require("numpy", extra="data").save(path, points.numpy())
-    elif path.suffix == ".pt":
-        torch.save(points, path)
     else:
-        raise SystemExit(f"hypersphere points: --out writes .csv, .npy or .pt, not {path.suffix!r}")
+        torch.save(points, path)
 
 
 def draw(points: Tensor, path: Path, half_space: bool = False) -> None:
     """The points on their sphere (dim 3) or circle (dim 2); .html is a sphere one can turn."""
-    dim = points.shape[1]
-    if dim not in (2, 3):
-        raise SystemExit(
-            f"hypersphere points: only circles and spheres can be drawn, not dim {dim}"
-        )
     flat = (
         torch.cat([points, torch.zeros(len(points), 1, dtype=points.dtype)], 1)
-        if dim == 2
+        if points.shape[1] == 2
         else points
     )
     if path.suffix == ".html":
         _draw_plotly(flat, path, half_space)
-    elif path.suffix in (".png", ".svg", ".pdf"):
-        _draw_matplotlib(flat, path, half_space)
     else:
-        raise SystemExit(
-            f"hypersphere points: --draw makes .png, .svg, .pdf or .html, not {path.suffix!r}"
-        )
+        _draw_matplotlib(flat, path, half_space)
 
 
 def _nearest_edges(points: Tensor) -> list[tuple[int, int]]:

@@ -13,9 +13,9 @@ from hypersphere.commands import _config
 USAGE = """usage: hypersphere recipes [TEXT ...] [--results FOLDER]
 
 Lists the shipped recipes: how to run each, which table or figure of the dissertation it belongs
-to, and the number printed there. TEXT keeps only those that contain every word of it, e.g.
-`hypersphere recipes 5.5 mhe`. A recipe marked * has a cpu variant that finishes on two cores in
-minutes: append :cpu (after a comma, if the recipe names a variant already).
+to, and the number printed there. TEXT keeps only those whose path, table or row contain every
+word of it, e.g. `hypersphere recipes 5.5 mhe`. A recipe marked * has a cpu variant that finishes
+on two cores in minutes: append :cpu (after a comma, if the recipe names a variant already).
 
   --results FOLDER   also show the mean of finished runs found there (comparison.json of `compare`)
 """
@@ -86,7 +86,7 @@ def main(argv: Sequence[str]) -> int:
         ]
         if results:
             row.append(results.get(recipe.spec, ""))
-        if all(word in " ".join(row).lower() for word in words):
+        if all(word in " ".join([recipe.spec, *row[1:3]]).lower() for word in words):
             rows.append(row)
     if not rows:
         print(f"no recipe contains {' '.join(words)!r}", file=sys.stderr)
@@ -106,7 +106,8 @@ def measured(folder: Path) -> dict[str, str]:
 
     found = {}
     for path in folder.glob("**/comparison.json"):
-        for row in json.loads(path.read_text()):
+        record = json.loads(path.read_text())
+        for row in record["rows"] if isinstance(record, dict) else record:
             percent = row.get("metric", "accuracy") in ("accuracy", "error")
             found[row.get("spec", row["name"])] = spread(row["last"], percent)
     return found

@@ -16,7 +16,8 @@ Without a config: the embedded digits, a small SphereNet with an annealed A-Soft
 then verification of digits it has never seen. Under a minute on two cores.
 
   --variant NAME     a variant of the config, e.g. cpu; the same as CONFIG.yaml:NAME
-  --resume [FOLDER]  continue the newest run of this config, or the run in FOLDER
+  --resume [FOLDER]  continue the newest run of this config, or the run in FOLDER; steps,
+                     intervals, threads, fabric and data.root may change, the rest stays
   --print_config     show the resolved config and stop
   --help             this, and every option of the things the config names
 
@@ -44,7 +45,6 @@ DEFAULT: dict[str, Any] = {
     "optimizer": {"name": "sgd", "lr": 0.05, "momentum": 0.9, "weight_decay": 5e-4},
     "schedule": {"name": "cosine"},
     "train": {"steps": 600, "log_every": 20},
-    "run": {"name": "digits"},
 }
 
 
@@ -99,7 +99,7 @@ def choose_folder(config: Any, spec: str | None, resume: bool | str | None) -> P
         return folder
     name = config.run.name
     if name is None:
-        path, variants = _config.split_spec(spec or "digits.yaml")
+        path, variants = _config.split_spec(spec or f"{config.data.name}.yaml")
         name = "-".join([path.stem, *variants])
     base = Path("runs") / name
     return newest_folder(base) if resume else _agreed(new_folder, base)
@@ -126,7 +126,10 @@ def train_and_tell(config: Any, folder: Path, resume: bool, text: str) -> int:
     from hypersphere.training.distributed import make_fabric
     from hypersphere.training.job import train
 
-    fabric = make_fabric(**vars(config.fabric))
+    try:
+        fabric = make_fabric(**vars(config.fabric))
+    except (TypeError, RuntimeError) as error:  # e.g. an accelerator that is not there
+        raise ValueError(f"fabric: {error}") from error
     if fabric.world_size > 1:
         folder = Path(fabric.broadcast(str(folder)))
     began = time.perf_counter()
@@ -152,7 +155,9 @@ def _results(outcome: Any, seconds: float) -> str:
         )
         lines.append(f"{name:<5} step {record.get('step', 0)}: {values}")
     if outcome.verification is not None:
-        lines += ["", "verification of classes never trained:", str(outcome.verification)]
+        step = outcome.last.get("step", 0)
+        lines += ["", f"verification of classes never trained (last weights, step {step}):"]
+        lines.append(str(outcome.verification))
     lines += ["", f"{seconds:.1f} s; everything is in {outcome.folder}"]
     return "\n".join(lines)
 

@@ -1,4 +1,4 @@
-"""`python -m hypersphere.data`: list the data sets, fetch them, check what is there."""
+"""`hypersphere data`, `python -m hypersphere.data`: list the data sets, fetch and check them."""
 
 from __future__ import annotations
 
@@ -10,23 +10,28 @@ import torch
 
 from .checksums import verify_files
 from .download import download
-from .errors import DamagedData, MissingData
+from .errors import MissingData
 from .files import data_root
-from .registry import list_datasets, load
+from .registry import check_name, list_datasets, load
 from .sources import SOURCES
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns 0, 1 when data are missing or damaged, 2 when the command line is not understood."""
     parser = argparse.ArgumentParser(
-        prog="python -m hypersphere.data",
+        prog="hypersphere data",
         description="Without a name: what there is. With one: load it and say what it holds.",
     )
-    parser.add_argument("name", nargs="?", choices=list_datasets(), metavar="NAME")
+    parser.add_argument("name", nargs="?", metavar="NAME")
     parser.add_argument("--root", help="data folder (default: HYPERSPHERE_DATA or a cache folder)")
     parser.add_argument("--download", action="store_true", help="fetch it: resumes and verifies")
     parser.add_argument("--verify", action="store_true", help="compare the published checksums")
     options = parser.parse_args(argv)
+    try:
+        options.name is None or check_name(options.name)
+    except ValueError as error:
+        print(f"hypersphere data: {error}", file=sys.stderr)
+        return 2
     root = data_root(options.root)
     if options.name is None:
         for name in list_datasets():
@@ -51,8 +56,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 print(f"{part}: {shape}, {len(value.classes)} classes")
             elif part == "pairs" and value is not None:
                 print(f"pairs: {len(value)} over {len(value.dataset)} samples")
-    except (MissingData, DamagedData) as error:
-        print(f"hypersphere.data: {error}", file=sys.stderr)
+    except (MissingData, ValueError) as error:  # DamagedData is a ValueError
+        print(f"hypersphere data: {error}", file=sys.stderr)
         return 1
     return 0
 

@@ -44,6 +44,8 @@ class ArrayDataset:
     >>> data = ArrayDataset(pictures, torch.tensor([0, 1, 1]), ["a", "b"])
     >>> len(data), data.num_classes, data.counts().tolist(), tuple(data.shape)
     (3, 2, [1, 2], (1, 2, 2))
+    >>> data
+    ArrayDataset(3 of 1x2x2 uint8, 2 classes)
     """
 
     images: Tensor
@@ -69,6 +71,11 @@ class ArrayDataset:
                     f"labels index the {len(self.classes)} classes (or are -1); "
                     f"got values from {low} to {high}"
                 )
+
+    def __repr__(self) -> str:
+        kind = str(self.images.dtype).removeprefix("torch.")
+        shape = "x".join(map(str, self.shape))
+        return f"ArrayDataset({len(self):,} of {shape} {kind}, {self.num_classes:,} classes)"
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -136,6 +143,12 @@ class Split:
     validation: Dataset | None = None
     pairs: Pairs | None = None
     name: str = field(default="", compare=False)
+
+    def __repr__(self) -> str:
+        others = {p: getattr(self, p) for p in ("test", "validation", "pairs")}
+        counts = [f"{p} {len(value):,}" for p, value in others.items() if value is not None]
+        name = f"{self.name}: " if self.name else ""
+        return f"Split({name}train {self.train!r}, {', '.join(counts)})"
 
     @property
     def classes(self) -> Sequence[str]:

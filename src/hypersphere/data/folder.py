@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 
 from .dataset import ArrayDataset, Dataset, Split
-from .errors import missing
-from .images import ImageFiles, Size, list_pictures, make_dataset
+from .errors import MissingData, missing
+from .images import EXTENSIONS, ImageFiles, Size, list_pictures, make_dataset
 from .sources import SOURCES
 from .splits import choose_test
 
@@ -86,7 +86,11 @@ def list_classes(
             classes.append(name)
             paths.extend(pictures)
     if not paths:
-        raise missing("pictures in class folders", folder / "CLASS", SOURCES["folder"].where)
+        raise MissingData(
+            f"no pictures in class folders in {folder}: expected a folder for each class (or "
+            f"person) with pictures in it, such as {folder / 'NAME' / 'a.jpg'}; pictures end in "
+            f"{' '.join(EXTENSIONS)}"
+        )
     return paths, labels, classes
 
 

@@ -94,6 +94,10 @@ class ImageFiles:
         if len(self.paths) != len(self.labels):
             raise ValueError(f"{len(self.paths)} pictures but {len(self.labels)} labels")
 
+    def __repr__(self) -> str:
+        size = f"size {self.size}, " if self.size else ""
+        return f"ImageFiles({len(self):,} {self.mode}, {size}{self.num_classes:,} classes)"
+
     def __len__(self) -> int:
         return len(self.paths)
 

@@ -31,6 +31,11 @@ class Pairs:
     def __len__(self) -> int:
         return len(self.same)
 
+    def __repr__(self) -> str:
+        folds = len(self.fold.unique())
+        same = int(self.same.sum())
+        return f"Pairs({same:,} same of {len(self):,} in {folds} folds, {self.dataset!r})"
+
     def __post_init__(self) -> None:
         sizes = {len(self.first), len(self.second), len(self.same), len(self.fold)}
         if len(sizes) > 1:

@@ -34,6 +34,13 @@ class GraphDataset:
     test: Tensor
     classes: Sequence[str]
 
+    def __repr__(self) -> str:
+        parts = ", ".join(f"{p} {len(getattr(self, p)):,}" for p in ("train", "validation", "test"))
+        return (
+            f"GraphDataset({self.num_nodes:,} nodes of {self.features.shape[1]:,} features, "
+            f"{self.edges.shape[1]:,} edges, {self.num_classes} classes; {parts})"
+        )
+
     @property
     def num_nodes(self) -> int:
         return len(self.features)

@@ -52,6 +52,15 @@ def list_datasets() -> list[str]:
     return list(_READERS)
 
 
+def check_name(name: str) -> str:
+    """`name` if there is such a data set; an error with the nearest name if not."""
+    if name not in _READERS:
+        near = difflib.get_close_matches(name, _READERS, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise ValueError(f"unknown data set {name!r}: {hint}known are {', '.join(_READERS)}")
+    return name
+
+
 def load(
     name: str,
     root: Path | str | None = None,
@@ -75,18 +84,17 @@ def load(
     >>> len(split.train), len(split.test), split.num_classes
     (1347, 450, 10)
     """
-    if name not in _READERS:
-        near = difflib.get_close_matches(name, _READERS, n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise ValueError(f"unknown data set {name!r}: {hint}known are {', '.join(_READERS)}")
+    check_name(name)
     reader = _READERS[name]
     accepted = inspect.signature(reader).parameters
     for option in options:
         if option not in accepted or option in ("name", "root"):
             known = [p for p in accepted if p not in ("name", "root")]
-            raise TypeError(
-                f"{name!r} has no option {option!r}; it takes {', '.join(known) or 'none'}"
+            raise ValueError(
+                f"data set {name!r} has no option {option!r}; it takes {', '.join(known) or 'none'}"
             )
+    if name == "folder" and root is None and "path" not in options:
+        raise ValueError("load('folder') needs path=, the folder of your pictures (or root=)")
     folder = data_root(root)
     place = {"name": name, "root": folder}
     given = {key: place[key] for key in place if key in accepted} | options

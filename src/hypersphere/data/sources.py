@@ -37,7 +37,7 @@ class Source:
         """Where to get it, with the command that fetches it if there is a public address."""
         if not self.remotes:
             return self.where
-        return f"{self.where}, or: python -m hypersphere.data {self.name} --download --root {root}"
+        return f"{self.where}, or: hypersphere data {self.name} --download --root {root}"
 
 
 def _idx(name: str, title: str, folder: str, base: str, page: str, md5: dict[str, str]) -> Source:

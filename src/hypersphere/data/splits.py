@@ -65,6 +65,11 @@ def open_set(
     >>> split.train.classes, split.pairs.dataset.classes, len(split.pairs)
     (['a', 'c'], ['b', 'd'], 20)
     """
+    if not set(unseen) <= set(range(dataset.num_classes)) or len(set(unseen)) != len(unseen):
+        raise ValueError(
+            f"unseen: expected distinct classes in 0..{dataset.num_classes - 1}; "
+            f"got {tuple(unseen)}"
+        )
     seen = [c for c in range(dataset.num_classes) if c not in set(unseen)]
     if not seen or len(unseen) < 2:
         raise ValueError(

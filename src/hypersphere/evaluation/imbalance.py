@@ -53,6 +53,12 @@ def imbalance(
         if not counts:
             raise ValueError("say which classes are rare, or give train_counts to find them")
         rare = [c for c, n in enumerate(counts) if n < threshold * max(counts)]
+        if not rare:
+            raise ValueError(
+                f"no class is rare in training: the classes have {min(counts)} to {max(counts)} "
+                f"samples, and rare is below {threshold:g} of the most; say which to take as rare "
+                f"(--rare CLASS ..., in Python rare=[...])"
+            )
     confusion = torch.tensor(result.confusion)
     chosen = torch.zeros(len(confusion), dtype=torch.bool)
     for c in rare:

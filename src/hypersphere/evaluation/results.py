@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -84,11 +85,16 @@ class Result:
         """Everything the result holds, in types that JSON knows; `kind` names the class."""
         return {"kind": type(self).__name__, **plain(self)}
 
-    def to_json(self, path: str | Path) -> Path:
-        """Write `to_dict()` to `path` and return it."""
+    def to_json(self, path: str | Path, **notes: Any) -> Path:
+        """Write `to_dict()` and `notes` to `path`, whole or not at all, and return it."""
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(self.to_dict(), indent=1) + "\n")
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            temporary.write_text(json.dumps(self.to_dict() | notes, indent=1) + "\n")
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
         return path
 
     def __str__(self) -> str:

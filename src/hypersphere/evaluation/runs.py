@@ -44,11 +44,14 @@ class TrainedRun:
     config: Any
     shape: tuple[int, ...]
     classes: list[str]
+    weights: str = "last"
+    step: int | None = None
 
     @classmethod
-    def open(cls, folder: str | Path) -> TrainedRun:
-        """Load the best weights of a run of `hypersphere train`."""
+    def open(cls, folder: str | Path, weights: str = "last") -> TrainedRun:
+        """Load the "last" weights of a run of `hypersphere train`, or those of its "best" test."""
         from .. import training
+        from ..training.job import find_weights
 
         folder = Path(folder)
         record = folder / "run.json"
@@ -58,12 +61,14 @@ class TrainedRun:
         if "data" not in details:
             raise ValueError(f"{folder} is a run of {details.get('task')!r}, not of a classifier")
         try:
-            model = training.load_net(folder)
+            place, step = find_weights(folder, weights)
+            model = training.load_net(folder, place)
         except training.RunError as error:  # no checkpoint, or a damaged one
             raise ValueError(f"{folder}: {error}") from None
         config = training.Config.from_dict(details["config"])
         data = details["data"]
-        return cls(folder, model.eval(), config, tuple(data["shape"]), list(data["classes"]))
+        shape, classes = tuple(data["shape"]), list(data["classes"])
+        return cls(folder, model.eval(), config, shape, classes, weights, step)
 
     @cached_property
     def loaders(self) -> Any:

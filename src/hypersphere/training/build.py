@@ -190,7 +190,7 @@ def make_hooks(config: Config) -> list[Any]:
 def initialize_from(model: nn.Module, path: str | Path) -> list[str]:
     """Fine-tuning: take over every weight of the same name and shape; returns the other names.
 
-    `path`: a run folder (its best weights), a checkpoint folder, or a .safetensors file.
+    `path`: a run folder (its last weights), a checkpoint folder, or a .safetensors file.
     """
     weights = load_weights(_weights_file(Path(path)))
     own = model.state_dict()
@@ -208,15 +208,10 @@ def initialize_from(model: nn.Module, path: str | Path) -> list[str]:
 def _weights_file(path: Path) -> Path:
     if path.is_file():
         return path
-    for candidate in (
-        path / "model.safetensors",
-        path / "checkpoints" / "best" / "model.safetensors",
-    ):
-        if candidate.is_file():
-            return candidate
     saved = list_checkpoints(path / "checkpoints")
-    if saved:
-        return saved[-1] / "model.safetensors"
+    for candidate in (path, *saved[-1:], path / "checkpoints" / "best"):
+        if (candidate / "model.safetensors").is_file():
+            return candidate / "model.safetensors"
     raise FileNotFoundError(
         f"no weights in {path}: give a run folder, a checkpoint or a .safetensors"
     )

@@ -38,9 +38,9 @@ class DataConfig:
     batch_size: int = 128
     test_batch_size: int = 500
     normalize: Literal["unit", "symmetric", "mean", "channel"] = "unit"
-    augment: Literal[
-        "none", "flip", "cifar", "cifar_full", "imagenet", "pointnet", "pointnet2"
-    ] = "none"
+    augment: Literal["none", "flip", "cifar", "cifar_full", "imagenet", "pointnet", "pointnet2"] = (
+        "none"
+    )
     share: float = 1.0
     test_share: float = 1.0
     drop_last: bool = True
@@ -120,7 +120,7 @@ class TrainConfig:
         checkpoint_every: updates between two checkpoints (default: by time, at most 1 % of the run)
         checkpoint_seconds: shortest time between two checkpoints made by time
         keep: newest checkpoints that stay on disk
-        init_from: weights to start from: a run folder, a checkpoint folder or a .safetensors file
+        init_from: weights to start from: a run folder (its last), a checkpoint or .safetensors file
         deterministic: refuse operations whose result differs between two runs (GPU)
         threads: CPU threads of torch (default: torch's own choice)
         quiet: no progress

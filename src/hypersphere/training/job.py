@@ -24,15 +24,20 @@ from hypersphere.training.build import (
     make_player_optimizer,
     make_rate,
 )
-from hypersphere.training.checkpoints import save_weights
+from hypersphere.training.checkpoints import RunError, list_checkpoints, save_weights
 from hypersphere.training.config import Config, TrainConfig
 from hypersphere.training.distributed import make_fabric, synchronize
 from hypersphere.training.loop import Player, Run, Settings, fit
 from hypersphere.training.record import RunFolder, describe_run
+from hypersphere.training.resume import changed_settings, record_changes
 from hypersphere.training.sharding import is_sharded
 from hypersphere.training.tasks import Classification, ClassifierLoss, extract_features
 
-__all__ = ["Job", "Outcome", "load_net", "prepare", "seed_everything", "train"]
+__all__ = ["Job", "Outcome", "SetupError", "load_net", "prepare", "seed_everything", "train"]
+
+
+class SetupError(ValueError):
+    """Data, model, head or optimizer cannot be built from these settings."""
 
 
 @dataclass
@@ -146,15 +151,23 @@ def train(
     """Run `config` in `folder`; `config_text` is kept there as config.yaml."""
     fabric = fabric or make_fabric(**vars(config.fabric))
     record = RunFolder(folder, write=fabric.is_global_zero)
+    resumed = resume and (record.path / "run.json").exists()
     try:
+        changes = changed_settings(record.path, config) if resumed else {}
         job = prepare(config, fabric)
-    except BaseException:
+    except BaseException as error:
         record.discard()
+        # torch and constructors say so when settings do not fit together; in the loop the same
+        # errors are bugs.
+        if isinstance(error, (TypeError, RuntimeError)) and not isinstance(error, RunError):
+            raise SetupError(f"cannot set up this run: {error}") from error
         raise
     say = _speaker(fabric, config.train.quiet)
     for note in job.notes:
         say(note)
-    if not (resume and (record.path / "run.json").exists()):
+    if resumed:
+        record_changes(record, config, changes, job.settings.steps, config_text)
+    else:
         details = {"processes": fabric.world_size, "task": config.task, "config": config.to_dict()}
         if job.loaders is not None:
             details["data"] = {
@@ -172,15 +185,38 @@ def train(
     return outcome
 
 
-def load_net(folder: Path | str, weights: Path | str | None = None) -> nn.Module:
-    """The trained `Classifier` of a run, ready to evaluate: its best weights, or `weights`."""
+def find_weights(folder: Path | str, weights: str = "last") -> tuple[Path, int | None]:
+    """(checkpoint folder, step) of a run's "last" or "best" weights."""
+    folder = Path(folder)
+    if weights == "best":
+        best = folder / "checkpoints" / "best"
+        if not (best / "model.safetensors").is_file():
+            raise FileNotFoundError(f"{folder} has no best weights: it was not tested yet")
+        summary = json.loads((folder / "summary.json").read_text("utf-8"))
+        return best, summary.get("best", {}).get("step")
+    if weights != "last":
+        raise ValueError(f"weights are 'last' or 'best'; got {weights!r}")
+    saved = list_checkpoints(folder / "checkpoints")
+    if not saved:
+        raise FileNotFoundError(f"{folder} has no checkpoint yet")
+    return saved[-1], int(saved[-1].name[5:])
+
+
+def load_net(folder: Path | str, weights: Path | str = "last") -> nn.Module:
+    """The trained `Classifier` of a run, ready to evaluate.
+
+    `weights`: "last" (those training ended with, and reported on), "best" (of the best test), or a
+    checkpoint folder or .safetensors file.
+    """
     details = json.loads((Path(folder) / "run.json").read_text("utf-8"))
     if "data" not in details:
         raise ValueError(f"{folder} is not a run of a classifier (its task is {details['task']!r})")
     config = Config.from_dict(details["config"])
     shape, classes = tuple(details["data"]["shape"]), details["data"]["classes"]
     net = make_net(config, shape, len(classes))
-    missing = initialize_from(net, weights if weights is not None else folder)
+    if weights in ("last", "best"):
+        weights, _ = find_weights(folder, str(weights))
+    missing = initialize_from(net, weights)
     if missing:
         raise ValueError(f"the weights lack {', '.join(missing[:5])}")
     return net.eval()
@@ -214,7 +250,7 @@ def conclude(job: Job, run: Run, record: RunFolder, outcome: Outcome, say: Any) 
                 "eer": result.eer,
                 "auc": result.auc,
             }
-            result.to_json(record.path / "verification.json")
+            result.to_json(record.path / "verification.json", weights="last", step=run.step)
     summary["seconds"] = round(run.elapsed, 2)
     record.json("summary.json", summary)
 
