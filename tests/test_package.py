@@ -76,7 +76,8 @@ def test_parts_do_not_know_one_another(part, forbidden):
 
 def test_command_lists_itself_and_finds_the_nearest_name(capsys):
     assert cli.main([]) == 0
-    assert all(name in capsys.readouterr().out for name in cli.COMMANDS)
+    listing = capsys.readouterr().out
+    assert all(name in listing for name in cli.COMMANDS)
     assert cli.main(["trian"]) == 2
     assert "did you mean 'train'?" in capsys.readouterr().err
     assert cli.main(["--version"]) == 0
