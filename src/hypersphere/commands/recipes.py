@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -86,7 +87,7 @@ def main(argv: Sequence[str]) -> int:
         ]
         if results:
             row.append(results.get(recipe.spec, ""))
-        if all(word in " ".join([recipe.spec, *row[1:3]]).lower() for word in words):
+        if all(contains(" ".join([recipe.spec, *row[1:3]]), word) for word in words):
             rows.append(row)
     if not rows:
         print(f"no recipe contains {' '.join(words)!r}", file=sys.stderr)
@@ -96,6 +97,17 @@ def main(argv: Sequence[str]) -> int:
     for line in [header, ["-" * w for w in widths], *rows]:
         print("  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip())
     return 0
+
+
+def contains(text: str, word: str) -> bool:
+    """Whether `word` is in `text`, a number only as a whole: 5.5 is in table-5.5, not in 85.51.
+
+    >>> contains("recipes/ch5/table-5.5.yaml", "5.5"), contains("TAR 85.561", "5.5")
+    (True, False)
+    """
+    before = r"(?<!\d)" if word[:1].isdigit() else ""
+    after = r"(?!\d)" if word[-1:].isdigit() else ""
+    return re.search(before + re.escape(word) + after, text, re.IGNORECASE) is not None
 
 
 def measured(folder: Path) -> dict[str, str]:

@@ -198,7 +198,10 @@ def find_weights(folder: Path | str, weights: str = "last") -> tuple[Path, int |
         raise ValueError(f"weights are 'last' or 'best'; got {weights!r}")
     saved = list_checkpoints(folder / "checkpoints")
     if not saved:
-        raise FileNotFoundError(f"{folder} has no checkpoint yet")
+        raise FileNotFoundError(
+            f"{folder} has no checkpoint step-*, where the last weights are: train it, or take "
+            f"the best ones (--weights best)"
+        )
     return saved[-1], int(saved[-1].name[5:])
 
 
