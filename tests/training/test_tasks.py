@@ -151,6 +151,19 @@ variants: {a_softmax: {head: {name: a_softmax, m: 2}}}
 """
 
 
+def test_an_interrupted_comparison_gives_no_table(tmp_path, capsys, monkeypatch):
+    from hypersphere.commands import compare
+    from hypersphere.training import job
+
+    (tmp_path / "c.yaml").write_text(CONFIG)
+    stopped = job.Outcome(tmp_path, {}, {}, interrupted=15)
+    monkeypatch.setattr(job, "train", lambda *a, **k: stopped)
+    command = [str(tmp_path / "c.yaml"), "--seeds", "0", "--folder", str(tmp_path / "runs")]
+    assert compare.main(command) == 143
+    seen = capsys.readouterr()
+    assert seen.out == "" and "the same command goes on" in seen.err
+
+
 def test_compare_over_seeds_resumes_what_is_there(tmp_path, capsys, monkeypatch):
     from hypersphere.commands import compare
     from hypersphere.reports import markdown_table, read_result

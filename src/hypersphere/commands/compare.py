@@ -27,6 +27,14 @@ mean +- deviation of the last and the best test value. Further options apply to 
 """
 
 
+class Interrupted(Exception):
+    """A signal ended a run: an unfinished value is no result."""
+
+    def __init__(self, signal: int) -> None:
+        super().__init__(f"ended by signal {signal}")
+        self.signal = signal
+
+
 def main(argv: Sequence[str]) -> int:
     if not argv or any(a in ("-h", "--help") for a in argv):
         print(USAGE)
@@ -40,6 +48,11 @@ def main(argv: Sequence[str]) -> int:
     except _config.ConfigError as error:
         print(f"hypersphere compare: {error}", file=sys.stderr)
         return 2
+    except Interrupted as stop:
+        print(
+            "hypersphere compare: interrupted; the same command goes on from here", file=sys.stderr
+        )
+        return 128 + stop.signal
     except (RunError, NotFinite, ValueError, FileNotFoundError) as error:
         print(f"hypersphere compare: {error}", file=sys.stderr)
         return 1
@@ -75,12 +88,14 @@ def compare(
             summary = _finished(place, config)
             if summary is None:
                 print(f"{name}, seed {seed}", file=sys.stderr)
-                train(
+                outcome = train(
                     config,
                     place,
                     resume=(place / "run.json").exists(),
                     config_text=_config.dump(config),
                 )
+                if outcome.interrupted is not None:
+                    raise Interrupted(outcome.interrupted)
                 summary = json.loads((place / "summary.json").read_text())
             for kind in ("last", "best"):
                 if metric not in summary[kind]:

@@ -237,7 +237,8 @@ def conclude(job: Job, run: Run, record: RunFolder, outcome: Outcome, say: Any) 
     if split is not None:
         net, device = job.task.model, run.fabric.device
         features, labels = extract_features(net, job.loaders.over(split.test), device)
-        save_features(record, features, labels, list(split.classes), net)
+        images = getattr(split.test, "images", None)
+        save_features(record, features, labels, list(split.classes), images)
         pairs = getattr(split, "pairs", None)
         if pairs is not None:
             from hypersphere.evaluation import verification
@@ -282,9 +283,16 @@ def save_folded(record: RunFolder, net: nn.Module) -> str:
 
 
 def save_features(
-    record: RunFolder, features: torch.Tensor, labels: torch.Tensor, classes: list[str], net: Any
+    record: RunFolder,
+    features: torch.Tensor,
+    labels: torch.Tensor,
+    classes: list[str],
+    images: Any = None,
 ) -> None:
-    """At most 2,000 test features, as they are and in 3 principal directions, for the report."""
+    """At most 2,000 test features, as they are and in 3 principal directions, for the report.
+
+    Small pictures (up to 32 x 32) go with them, so that a point of the report can show its own.
+    """
     keep = torch.arange(len(features))
     if len(features) > 2000:
         keep = torch.linspace(0, len(features) - 1, 2000).long()
@@ -300,8 +308,17 @@ def save_features(
         "labels": labels.numpy(),
         "classes": np.asarray(classes),
     }
+    if isinstance(images, torch.Tensor) and images.ndim == 4 and images[0, 0].numel() <= 1024:
+        arrays["images"] = _thumbnails(images[keep])
     with open(record.path / "features.npz", "wb") as file:
         np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
+
+
+def _thumbnails(images: torch.Tensor) -> np.ndarray:
+    if images.dtype != torch.uint8:
+        low, high = images.min(), images.max()
+        images = (255 * (images - low) / (high - low).clamp_min(1e-12)).round().to(torch.uint8)
+    return images.numpy()
 
 
 def _speaker(fabric: Any, quiet: bool) -> Any:
