@@ -129,6 +129,17 @@ def test_page_says_what_was_trained_and_how_to_repeat_it(run):
     assert not list(run.glob("*.partial"))
 
 
+def test_without_a_yaml_reader_the_settings_come_from_run_json(run):
+    record = json.loads((run / "run.json").read_text())
+    settings = {"model": {"name": "cnn18"}, "regularizers": {"mhe": {"s": 2}, "srip": None}}
+    (run / "run.json").write_text(json.dumps(record | {"config": settings}))
+    text = reports.write_page(run, still_figures=False).read_text()
+    assert "<span>model</span><strong>cnn18</strong>" in text
+    assert "<span>regularizers</span><strong>mhe</strong>" in text
+    order = [text.index(f'data-plot="curve-{name}"') for name in ("loss", "accuracy")]
+    assert order == sorted(order)
+
+
 def test_comparison_highlights_what_differs(tmp_path, make_run):
     runs = [make_run(tmp_path / "one", m=2), make_run(tmp_path / "two", m=4)]
     page = reports.write_page(runs, tmp_path / "both.html", yaml.safe_load)

@@ -27,9 +27,7 @@ from .style import grid_shape, save
 __all__ = ["write_page"]
 
 ASSETS = Path(__file__).with_name("assets")
-_SHOWN_CONFIG = (
-    "model.name", "data.name", "head.name", "regularizer.name", "rotate.method", "optimizer.name",
-)  # fmt: skip
+_SHOWN_CONFIG = ("data", "model", "head", "rotate", "regularizers", "optimizer")
 
 
 def write_page(
@@ -91,8 +89,7 @@ def _glance(runs: Sequence[RunData]) -> Iterable[str]:
         yield _section("At a glance", _summary_table(runs))
         return
     run = runs[0]
-    flat = flatten(run.config)
-    cards = [(key.split(".")[0], flat[key]) for key in _SHOWN_CONFIG if flat.get(key)]
+    cards = [(key, name) for key in _SHOWN_CONFIG if (name := _part_name(run.config.get(key)))]
     for kind in ("last", "best"):
         values = run.summary.get(kind)
         if isinstance(values, Mapping):
@@ -118,6 +115,14 @@ def _glance(runs: Sequence[RunData]) -> Iterable[str]:
     yield _section(
         "At a glance", f'<div class="glance">{items}</div>' if items else _note("Nothing known.")
     )
+
+
+def _part_name(part: Any) -> str:
+    """The name of a section of the config: its name or method, else the names of its entries."""
+    if not isinstance(part, Mapping):
+        return str(part) if part else ""
+    named = part.get("name") or part.get("method")
+    return str(named) if named else ", ".join(str(key) for key, value in part.items() if value)
 
 
 def _summary_table(runs: Sequence[RunData]) -> str:

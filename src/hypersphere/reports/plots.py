@@ -15,13 +15,15 @@ __all__ = ["curve_plots", "energy_plot", "feature_plot"]
 Plot = dict[str, Any]
 MOST_POINTS = 3000  # of a cloud: more would not be seen, and would not fit
 MOST_STEPS = 1500  # of a curve
+_FIRST = ("loss", "accuracy", "error")  # what a reader looks for comes first
 _DASHES = ("solid", "dash", "dot", "dashdot")
 
 
 def curve_plots(runs: Sequence[RunData]) -> dict[str, Plot]:
     """One plot per metric: loss, accuracy, ...; train and test, and all runs, in one picture."""
     plots: dict[str, Plot] = {}
-    metrics = dict.fromkeys(k for run in runs for s in ("train", "test") for k in run.keys(s))
+    found = dict.fromkeys(k for run in runs for s in ("train", "test") for k in run.keys(s))
+    metrics = sorted(found, key=lambda k: _FIRST.index(k) if k in _FIRST else len(_FIRST))
     for metric in metrics:
         traces = []
         for index, run in enumerate(runs):

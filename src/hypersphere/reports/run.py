@@ -82,6 +82,8 @@ def read_run(path: str | Path, parse_config: Callable[[str], Any] | None = None)
             run.config = parsed if isinstance(parsed, dict) else {}
         except Exception as error:  # any reader, any error: the page goes on without it
             run.missing.append(f"config.yaml could not be parsed: {error}")
+    if not run.config and isinstance(run.record.get("config"), dict):
+        run.config = run.record["config"]  # the same settings, as run.json keeps them
     for extra in sorted(folder.glob("*.json")):
         if extra.name not in ("run.json", "summary.json"):
             result = _json(extra, run.missing)
