@@ -413,3 +413,25 @@ def test_activations_of_the_layers_serve_heads(learnable):
         assert k.grad.abs() > 0
     cosine = heads.WSoftmaxHead(DIM, CLASSES, CosineAngular())
     torch.testing.assert_close(cosine.loss(x, y), F.cross_entropy(cosine(x, y), y))
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (
+            lambda: heads.ArcFaceHead(8, 5.0),
+            ValueError,
+            "whole number num_classes >= 1, got 5.0",
+        ),
+        (lambda: heads.ASoftmaxHead(0, 5), ValueError, "whole number in_features >= 1, got 0"),
+        (lambda: heads.ASoftmaxHead(8, 5, m="4"), TypeError, "a margin is a number, got '4'"),
+        (
+            lambda: heads.ASoftmaxHead(8, 5).loss(torch.randn(3, 8), torch.rand(3)),
+            ValueError,
+            "class labels are integers, got torch.float32",
+        ),
+    ],
+)
+def test_wrong_types_are_named(call, error, message):
+    with pytest.raises(error, match=message):
+        call()

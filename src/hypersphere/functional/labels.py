@@ -58,6 +58,11 @@ def check_shapes(features: Tensor, weight: Tensor, labels: Tensor | None) -> Non
     expected: tuple[int, ...] = (features.shape[0],)
     if labels.is_floating_point():
         expected = (features.shape[0], weight.shape[0])
+    if labels.is_floating_point() and labels.ndim == 1:
+        raise ValueError(
+            f"class labels are integers, got {labels.dtype}: use labels.long(); soft targets have "
+            f"shape {expected}"
+        )
     if tuple(labels.shape) != expected:
         raise ValueError(
             f"expected labels of shape {expected} for {features.shape[0]} features, "

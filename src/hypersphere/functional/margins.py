@@ -189,6 +189,9 @@ def _slope_by_angle(phi: Tensor, kind: AngularKind, k: float | Tensor | None) ->
 
 
 def _check(m: float, shift: float, subtract: float) -> None:
+    for value in (m, shift, subtract):
+        if not isinstance(value, (int, float)):
+            raise TypeError(f"a margin is a number, got {value!r} ({type(value).__name__})")
     if not m >= 1:
         raise ValueError(f"a multiplicative margin needs m >= 1 (1 is no margin), got m={m}")
     if not 0 <= shift < math.pi:

@@ -68,10 +68,9 @@ class MarginHead(nn.Module):
         chunk: int | None = None,
     ) -> None:
         super().__init__()
-        if in_features < 1 or num_classes < 1:
-            raise ValueError(
-                f"expected in_features >= 1 and num_classes >= 1, got {in_features}, {num_classes}"
-            )
+        for name, size in (("in_features", in_features), ("num_classes", num_classes)):
+            if not isinstance(size, int) or size < 1:
+                raise ValueError(f"expected a whole number {name} >= 1, got {size!r}")
         if scale is not None and not scale > 0:
             raise ValueError(
                 f"scale is None for |x|, or a number > 0 (10 to 70 works); got {scale}"
