@@ -12,6 +12,7 @@ def test_the_resolved_config_reads_as_itself(tmp_path):
     arguments = ["--head.name", "ga_softmax", "--head.annealing.base", "10", "--model.angular"]
     arguments += ['{"name": "sigmoid", "k": 0.3}', "--hooks.project_weights.every=3"]
     arguments += ["--regularizers.comhe.dim", "7", "--rotate.method", "cayley", "--data.root", "x"]
+    arguments += ["--low_rank.rank", "4", "--init.mean", "0.1", "--optimizer.others", "adam"]
     config = _config.read(None, arguments)
     text = _config.dump(config)
     (tmp_path / "config.yaml").write_text(text)
@@ -19,6 +20,9 @@ def test_the_resolved_config_reads_as_itself(tmp_path):
     assert _config.dump(again) == text
     assert again.hooks["project_weights"]["every"] == 3 and again.regularizers["comhe"]["dim"] == 7
     assert again.head["annealing"]["base"] == 10 and again.rotate["method"] == "cayley"
+    assert again.low_rank["rank"] == 4 and again.init["mean"] == 0.1
+    assert again.optimizer.others == "adam"
+    assert _config.read(None, [*arguments, "--low_rank", "null"][-2:]).low_rank is None
     assert Config.from_dict(again.to_dict()) == again
 
 
@@ -33,6 +37,8 @@ def test_the_resolved_config_reads_as_itself(tmp_path):
         (["--regularizers.mhee.s", "2"], "unknown regularizer 'mhee'; did you mean 'mhe'?"),
         (["--hooks.monitr.every", "2"], "unknown hook 'monitr'; did you mean 'monitor'?"),
         (["--train.steps", "many"], "train.steps"),
+        (["--init.men", "0.1"], "did you mean 'init.mean'?"),
+        (["--low_rank.skip", "[a]"], "low_rank.rank"),
         (["--data.augment", "cifr"], "data.augment"),
         (["steps=3"], "expected --section.key value; got 'steps=3'"),
     ],

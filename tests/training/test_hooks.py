@@ -203,6 +203,71 @@ def test_weight_decay_spares_what_is_no_neuron():
     assert [g.get("lr") for g in groups] == [None, 0.01] and groups[1]["weight_decay"] == 0
 
 
+@pytest.mark.parametrize(
+    ("method", "decayed"), [("none", 5e-4), ("regularized", 5e-4), ("cayley", 0.0)]
+)
+def test_weight_decay_of_unconstrained_rotations(method, decayed):
+    from hypersphere.orthogonal import rotate
+
+    net = rotate(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2)), method=method)
+    rotation = next(p for n, p in net.named_parameters() if n.endswith(".U"))
+    for wanted, yes in ((0.0, False), (decayed, True)):
+        groups = parameter_groups(net, 5e-4, rotation_lr=0.01, decay_rotations=yes)
+        (group,) = (g for g in groups if any(p is rotation for p in g["params"]))
+        assert group["weight_decay"] == wanted and group["lr"] == 0.01
+
+
+@pytest.mark.parametrize("others", ["adam", "adamw"])
+def test_ogd_beside_adam_is_each_of_them(others):
+    """The matrices move as under OGD alone, everything else as under Adam alone; and resumes."""
+    from hypersphere.orthogonal import orthogonality_error, rotate
+
+    torch.manual_seed(0)
+    first = rotate(nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3)), method="ogd")
+    state = first.state_dict()
+    x = torch.randn(20, 6)
+
+    def trained(steps, resumed=None, **options):
+        net = rotate(nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3)), method="ogd")
+        net.load_state_dict(state if resumed is None else resumed[0])
+        optimizer = make_optimizer(net, "ogd", 0.02, weight_decay=0.1, **options)
+        if resumed is not None:
+            optimizer.load_state_dict(resumed[1])
+        for _ in range(steps):
+            optimizer.zero_grad()
+            net(x).square().mean().backward()
+            optimizer.step()
+        return net, optimizer
+
+    both, _ = trained(1, others=others, rotation_lr=0.5)
+    ogd, _ = trained(1, rotation_lr=0.5)
+    named = dict(ogd.named_parameters())
+    rotated = [n for n in named if n.endswith(".U")]
+    assert torch.equal(both.get_parameter(rotated[0]), named[rotated[0]])
+    assert orthogonality_error(trained(30, others=others)[0]) < 1e-5
+    kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[others]
+    plain = rotate(nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3)), method="ogd")
+    plain.load_state_dict(state)
+    optimizer = kind([p for n, p in plain.named_parameters() if n not in rotated], 0.02)
+    optimizer.param_groups[0]["weight_decay"] = 0.1
+    plain(x).square().mean().backward()
+    optimizer.step()
+    for name, p in plain.named_parameters():
+        if name not in rotated:
+            torch.testing.assert_close(both.get_parameter(name), p)
+    half = trained(2, others=others)
+    again, _ = trained(2, (half[0].state_dict(), half[1].state_dict()), others=others)
+    whole, _ = trained(4, others=others)
+    assert all(torch.equal(a, b) for a, b in zip(again.parameters(), whole.parameters(), strict=True))
+
+
+def test_nesterov_reaches_ogd():
+    from hypersphere.orthogonal import rotate
+
+    net = rotate(nn.Linear(3, 3), method="ogd", skip=())
+    assert make_optimizer(net, "ogd", nesterov=True).param_groups[0]["nesterov"] is True
+
+
 @pytest.mark.parametrize("name", ["sgd", "adam", "adamw", "ogd"])
 def test_every_optimizer_descends(name):
     from hypersphere.orthogonal import rotate

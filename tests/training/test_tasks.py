@@ -46,7 +46,7 @@ def two_communities(monkeypatch):
     return graph
 
 
-@pytest.mark.parametrize("rotate", [None, {"method": "cayley"}])
+@pytest.mark.parametrize("rotate", [None, {"method": "cayley"}, {"method": "ogd"}])
 def test_graph_is_trained_full_batch(two_communities, tmp_path, rotate):
     config = Config(
         task="graph",
@@ -57,6 +57,9 @@ def test_graph_is_trained_full_batch(two_communities, tmp_path, rotate):
         optimizer=OptimizerConfig(name="adam", lr=0.02, weight_decay=5e-4, head_weight_decay=0.0),
         train=TrainConfig(steps=40, test_every=10, quiet=True),
     )
+    if rotate == {"method": "ogd"}:  # the original optimizer for all but the rotation (F.3)
+        config.optimizer.name, config.optimizer.others = "ogd", "adam"
+        config.optimizer.rotation_lr = 1.0
     outcome = run(config, tmp_path)
     assert outcome.last["accuracy"] > 0.9 and outcome.best["validation_accuracy"] > 0.9
     assert (tmp_path / "folded.safetensors").exists() is (rotate is not None)
@@ -123,6 +126,55 @@ def test_fine_tuning_starts_from_the_weights_that_fit(tmp_path):
     with pytest.raises(ValueError, match="no weight of .* fits the model"):
         run(config, tmp_path / "third")
     assert not (tmp_path / "third").exists()
+
+
+def test_low_rank_and_initial_weights_by_config(tmp_path):
+    from hypersphere.training.build import make_net
+    from hypersphere.training.checkpoints import load_weights
+
+    config = small_config(
+        model={"name": "mlp", "widths": [16, 12]},
+        init={"distribution": "xavier", "mean": 0.05},
+        low_rank={"rank": 3},
+        regularizers={"comhe": {"projection": "bilateral", "dim": 3}},
+    )
+    run(config, tmp_path)
+    net = load_net(tmp_path)
+    hidden = net.backbone.layers[0][0]
+    assert hidden.parametrizations.weight.original0.shape == (3, 16)
+    config.low_rank = None
+    plain = make_net(config, (1, 8, 8), 10)
+    assert plain.backbone.layers[0][0].weight.mean() > 0.03 > plain.head.weight.mean()
+    plain.load_state_dict(load_weights(tmp_path / "folded.safetensors"))
+    assert torch.linalg.matrix_rank(plain.backbone.layers[0][0].weight) == 3
+    x = torch.rand(4, 1, 8, 8)
+    torch.testing.assert_close(plain.eval()(x), net(x), rtol=1e-4, atol=1e-5)
+
+
+def test_one_set_of_neurons_serves_several_tasks(tmp_path):
+    """F.8: a second run keeps the neurons of the first and learns an R of its own."""
+    from hypersphere.training.checkpoints import load_weights
+
+    rotate = {"method": "cayley", "start": "random"}
+    model = {"name": "mlp", "widths": [6, 5]}
+    run(small_config(model=model, rotate=rotate), tmp_path / "a")
+    config = small_config(model=model, rotate=rotate, head={"name": "softmax"})
+    config.train.init_from = str(tmp_path / "a")
+    run(config, tmp_path / "b")
+    a, b = (
+        load_weights(tmp_path / k / "checkpoints/step-00000012/model.safetensors") for k in "ab"
+    )
+    names = [k for k in a if k.endswith("weight.original")]
+    assert names and all(torch.equal(a[k], b[k]) for k in names)
+    assert not any(torch.equal(a[k], b[k]) for k in a if k.endswith(".U"))
+    # Progressive training: the folded weights are the new neurons.
+    config.train.init_from = str(tmp_path / "a/folded.safetensors")
+    config.rotate = {"method": "cayley", "start": "identity"}
+    config.optimizer = OptimizerConfig(lr=0.0, momentum=0.0)
+    run(config, tmp_path / "c")
+    first, third = load_net(tmp_path / "a"), load_net(tmp_path / "c")
+    x = torch.rand(4, 1, 8, 8)
+    torch.testing.assert_close(first.features(x), third.features(x), rtol=1e-4, atol=1e-5)
 
 
 def test_folded_weights_are_those_of_a_plain_network(tmp_path):

@@ -20,7 +20,7 @@ from typing import Any
 
 from hypersphere._optional import require
 from hypersphere.training.config import Config
-from hypersphere.training.parts import REQUIRED, options, unknown_name
+from hypersphere.training.parts import CHANGES, REQUIRED, options, unknown_name
 
 __all__ = ["ConfigError", "dump", "load_file", "read", "split_spec"]
 
@@ -234,8 +234,9 @@ def _names(settings: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[st
             if parts[0] == section and len(parts) > 1:
                 names[parts[1]] = None
         chosen[section] = list(names)
-    rotated = settings.get("rotate") is not None
-    chosen["rotate"] = rotated or any(k.startswith("rotate.") for k in overrides)
+    for section in CHANGES:
+        given = any(k.startswith(f"{section}.") for k in overrides)
+        chosen[section] = settings.get(section) is not None or given
     return chosen
 
 
@@ -273,9 +274,9 @@ def _parser(prog: str, names: str) -> tuple[Any, dict[str, Any]]:
             add(f"{section}.name", str, chosen[section])
             for option in options(section, chosen[section]).values():
                 add(f"{section}.{option.name}", option.type, option.default)
-        if chosen["rotate"]:
-            for option in options("rotate").values():
-                add(f"rotate.{option.name}", option.type, option.default)
+        for section in CHANGES:
+            for option in options(section).values() if chosen[section] else ():
+                add(f"{section}.{option.name}", option.type, option.default)
         for section in NAMED:
             for name in chosen[section]:
                 known[f"{section}.{name}"] = None
@@ -300,7 +301,7 @@ def _flatten(
 def _check_keys(keys: Iterable[str], known: Mapping[str, Any], chosen: Mapping[str, Any]) -> None:
     """Refuse what does not exist, with the nearest name."""
     for key in keys:
-        if key in known or key in NAMED or key == "rotate":
+        if key in known or key in NAMED or key in CHANGES:
             continue
         if any(key.startswith(f"{free}.") for free in FREE):
             continue
@@ -331,8 +332,8 @@ def _remove(settings: Mapping[str, Any], overrides: dict[str, Any]) -> dict[str,
         if section in NAMED and name and "." not in name:
             kept[section] = {k: v for k, v in (kept.get(section) or {}).items() if k != name}
             del overrides[key]
-        elif key == "rotate":
-            kept.pop("rotate", None)
+        elif key in CHANGES:
+            kept.pop(key, None)
             del overrides[key]
     return kept
 
@@ -355,7 +356,8 @@ def _assemble(parsed: dict[str, Any], chosen: Mapping[str, Any]) -> Config:
         sections[section] = hints[section](**parsed[section])
     for section in DEFAULT_NAMES:
         sections[section] = dict(parsed[section])
-    sections["rotate"] = dict(parsed["rotate"]) if chosen["rotate"] else None
+    for section in CHANGES:
+        sections[section] = dict(parsed[section]) if chosen[section] else None
     for section in NAMED:
         given = parsed.get(section) or {}
         sections[section] = {name: dict(given.get(name) or {}) for name in chosen[section]}

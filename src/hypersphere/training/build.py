@@ -17,7 +17,7 @@ from hypersphere.training.checkpoints import list_checkpoints, load_weights
 from hypersphere.training.config import Config, DataConfig, ScheduleConfig
 from hypersphere.training.hooks import Anneal, Regularize
 from hypersphere.training.optimizers import make_optimizer
-from hypersphere.training.parts import construct
+from hypersphere.training.parts import CHANGES, construct
 
 __all__ = ["Loaders", "initialize_from", "make_hooks", "make_loaders", "make_net", "make_rate"]
 __all__ += ["make_head", "share_of"]
@@ -126,7 +126,9 @@ def make_head(settings: dict[str, Any], in_features: int, num_classes: int) -> n
 
 
 def make_net(config: Config, shape: tuple[int, ...], num_classes: int) -> nn.Module:
-    """Backbone and head as one `Classifier`; rotated (OPT) if the config says so."""
+    """Backbone and head as one `Classifier`; initialized anew, of low rank, rotated (OPT) if the
+    config says so.
+    """
     from hypersphere import models
 
     options = dict(config.model)
@@ -142,11 +144,15 @@ def make_net(config: Config, shape: tuple[int, ...], num_classes: int) -> nn.Mod
                 options.setdefault(key, value)
     backbone = construct_model(name, options)
     head = make_head(config.head, backbone.out_features, num_classes)  # type: ignore[arg-type]
-    net = models.Classifier(backbone, head)
-    if config.rotate is not None:
-        from hypersphere import orthogonal
+    return change_net(config, models.Classifier(backbone, head))
 
-        orthogonal.rotate(net, **config.rotate)  # the head declares itself the output layer
+
+def change_net(config: Config, net: nn.Module) -> nn.Module:
+    """Apply the sections init, low_rank and rotate; the head declares itself the output layer."""
+    for kind in CHANGES:
+        settings = getattr(config, kind)
+        if settings is not None:
+            construct(kind, "", settings, **{"net" if kind == "init" else "model": net})
     return net
 
 
@@ -190,19 +196,41 @@ def make_hooks(config: Config) -> list[Any]:
 def initialize_from(model: nn.Module, path: str | Path) -> list[str]:
     """Fine-tuning: take over every weight of the same name and shape; returns the other names.
 
-    `path`: a run folder (its last weights), a checkpoint folder, or a .safetensors file.
+    `path`: a run folder (its last weights), a checkpoint folder, or a .safetensors file. Plain
+    weights (`folded.safetensors`, an unrotated run) fit rotated and low-rank layers, too.
     """
     weights = load_weights(_weights_file(Path(path)))
+    taken = _into_parametrized(model, weights)
     own = model.state_dict()
     fitting = {
         k: v
         for k, v in weights.items()
         if isinstance(own.get(k), Tensor) and own[k].shape == v.shape
     }
-    if not fitting:
+    if not fitting and not taken:
         raise ValueError(f"no weight of {path} fits the model: another network?")
     model.load_state_dict({**own, **fitting})
-    return [k for k, v in own.items() if k not in fitting and isinstance(v, Tensor)]
+    return [
+        k
+        for k, v in own.items()
+        if k not in fitting and isinstance(v, Tensor) and not k.startswith(tuple(taken))
+    ]
+
+
+@torch.no_grad()
+def _into_parametrized(model: nn.Module, weights: dict[str, Tensor]) -> list[str]:
+    """Give rotated and low-rank layers plain weights to stand for; returns where they are.
+
+    So a network that was trained plainly, or folded, goes on under OPT (F.8).
+    """
+    taken = []
+    for name, module in model.named_modules():
+        for key in getattr(module, "parametrizations", ()):
+            value = weights.get(f"{name}.{key}")
+            if value is not None and value.shape == getattr(module, key).shape:
+                setattr(module, key, value.to(getattr(module, key)))
+                taken.append(f"{name}.parametrizations.{key}.")
+    return taken
 
 
 def _weights_file(path: Path) -> Path:

@@ -1,7 +1,8 @@
 """The settings of a run, typed. Commands fill these from YAML and the command line; Python can too.
 
-Sections that name a thing (model, head, regularizers, hooks, rotate) are dictionaries of keyword
-arguments of that thing's own constructor; the fixed sections are the dataclasses below.
+Sections that name a thing (model, head, regularizers, hooks) or change the network once it is
+built (init, low_rank, rotate) are dictionaries of keyword arguments of that thing's own
+constructor; the fixed sections are the dataclasses below.
 """
 
 from __future__ import annotations
@@ -58,13 +59,16 @@ class OptimizerConfig:
         lr: learning rate at the start
         momentum: of SGD and OGD
         dampening: of SGD
-        nesterov: of SGD
+        nesterov: of SGD and OGD
         betas: of Adam and AdamW
         eps: of Adam and AdamW
-        weight_decay: on the neurons; never on rotations, k, radii and scales
+        weight_decay: on the neurons; not on rotations, never on k, radii and scales
         rotation_lr: learning rate of rotations, if another
         head_weight_decay: weight decay of the head, if another
-        iterations: Newton steps of OGD
+        decay_rotations: weight decay on rotations that nothing else restrains, too: those of
+            rotate.method none (UPT, 7.5.1) and regularized
+        iterations: of OGD's fixed point (Eq. 7.6)
+        others: with ogd, what moves everything but its matrices: sgd, adam or adamw
     """
 
     name: Literal["sgd", "adam", "adamw", "ogd"] = "sgd"
@@ -77,7 +81,9 @@ class OptimizerConfig:
     weight_decay: float = 0.0
     rotation_lr: float | None = None
     head_weight_decay: float | None = None
+    decay_rotations: bool = False
     iterations: int = 2
+    others: Literal["sgd", "adam", "adamw"] = "sgd"
 
 
 @dataclass
@@ -252,6 +258,8 @@ class Config:
     data: DataConfig = field(default_factory=DataConfig)
     model: dict[str, Any] = field(default_factory=lambda: {"name": "cnn9"})
     head: dict[str, Any] = field(default_factory=lambda: {"name": "softmax"})
+    init: dict[str, Any] | None = None
+    low_rank: dict[str, Any] | None = None
     rotate: dict[str, Any] | None = None
     regularizers: dict[str, dict[str, Any]] = field(default_factory=dict)
     hooks: dict[str, dict[str, Any]] = field(default_factory=dict)

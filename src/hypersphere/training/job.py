@@ -260,15 +260,16 @@ def conclude(job: Job, run: Run, record: RunFolder, outcome: Outcome, say: Any) 
 
 
 def parametrized(net: nn.Module) -> bool:
-    """Whether the net is rotated (OPT)."""
+    """Whether the net is rotated (OPT) or of low rank, so that its weights can be folded."""
     from hypersphere.orthogonal import Rotation
+    from hypersphere.regularizers import LowRankBilateral
 
-    return any(isinstance(module, Rotation) for module in net.modules())
+    return any(isinstance(module, (Rotation, LowRankBilateral)) for module in net.modules())
 
 
 @torch.no_grad()
 def save_folded(record: RunFolder, net: nn.Module) -> str:
-    """The rotations multiplied into the weights: those of the plain network, under its keys (7.1).
+    """Rotations and factors multiplied out: the weights of the plain network, under its keys.
 
     `orthogonal.fold` changes the module it is given (and, in torch, a copy's class is the
     original's), so the weights are collected here and the trained net stays as it is.

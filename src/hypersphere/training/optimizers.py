@@ -23,31 +23,36 @@ def parameter_groups(
     weight_decay: float = 0.0,
     rotation_lr: float | None = None,
     head_weight_decay: float | None = None,
+    decay_rotations: bool = False,
 ) -> list[dict[str, Any]]:
     """Groups with and without weight decay; rotations may have their own learning rate.
 
     `head_weight_decay`: of `model.head`, if another (a GCN decays its first layer only).
+    `decay_rotations`: decay R as well where nothing else restrains it, `rotate(method="none")`
+    (UPT is R "with only weight decay", 7.5.1) and "regularized".
 
     >>> [len(g["params"]) for g in parameter_groups(nn.Linear(2, 3), weight_decay=5e-4)]
     [2]
     """
-    rotations = {id(p) for p in _rotation_parameters(model)}
+    rotations, unrestrained = _rotation_parameters(model)
     free = {id(p) for p in _undecayed(model)}
     head = getattr(model, "head", None)
     heads = {id(p) for p in head.parameters()} if isinstance(head, nn.Module) else set()
+    own_rate = {} if rotation_lr is None else {"lr": rotation_lr}
     groups: dict[str, dict[str, Any]] = {
         "neurons": {"params": [], "weight_decay": weight_decay},
         "head": {"params": [], "weight_decay": head_weight_decay},
         "undecayed": {"params": [], "weight_decay": 0.0},
-        "rotations": {"params": [], "weight_decay": 0.0},
+        "rotations": {"params": [], "weight_decay": 0.0, **own_rate},
+        "decayed rotations": {"params": [], "weight_decay": weight_decay, **own_rate},
     }
-    if rotation_lr is not None:
-        groups["rotations"]["lr"] = rotation_lr
     for parameter in model.parameters():
         if not parameter.requires_grad:
             continue
         key = "neurons"
-        if id(parameter) in rotations:
+        if decay_rotations and id(parameter) in unrestrained:
+            key = "decayed rotations"
+        elif id(parameter) in rotations:
             key = "rotations"
         elif id(parameter) in free:
             key = "undecayed"
@@ -57,13 +62,18 @@ def parameter_groups(
     return [group for group in groups.values() if group["params"]]
 
 
-def _rotation_parameters(model: nn.Module) -> list[nn.Parameter]:
-    """What turns the neurons, not the neurons (the `original` of a parametrization)."""
-    return [
-        p
-        for name, p in model.named_parameters()
-        if ".parametrizations." in f".{name}" and not name.rpartition(".")[2].startswith("original")
-    ]
+def _rotation_parameters(model: nn.Module) -> tuple[set[int], set[int]]:
+    """Ids of what turns the neurons, and of that part of it which may leave orthogonality."""
+    from hypersphere.orthogonal import Rotation
+
+    every: set[int] = set()
+    unrestrained: set[int] = set()
+    for module in model.modules():
+        if isinstance(module, Rotation):
+            own = {id(p) for p in module.parameters()}
+            every |= own
+            unrestrained |= own if module.method in ("none", "regularized") else set()
+    return every, unrestrained
 
 
 def _undecayed(model: nn.Module) -> list[nn.Parameter]:
@@ -94,9 +104,12 @@ def make_optimizer(
     weight_decay: float = 0.0,
     rotation_lr: float | None = None,
     head_weight_decay: float | None = None,
+    decay_rotations: bool = False,
     iterations: int = 2,
+    others: str = "sgd",
 ) -> Optimizer:
-    """SGD, Adam, AdamW, or OGD: Eq. 7.6 on the matrices of `rotate(method="ogd")`, else SGD.
+    """SGD, Adam, AdamW, or OGD: Eq. 7.6 on the matrices of `rotate(method="ogd")`, and on
+    everything else SGD or what `others` names.
 
     `weight_decay` of Adam is the classic L2 penalty the dissertation uses; AdamW decouples it.
     `iterations`: fixed-point iterations of OGD's update (Eq. 7.6).
@@ -104,19 +117,21 @@ def make_optimizer(
     >>> make_optimizer(nn.Linear(2, 2), "adam", lr=1e-3).param_groups[0]["lr"]
     0.001
     """
-    if name == "ogd":
-        from hypersphere.orthogonal import OGD
-        from hypersphere.orthogonal import parameter_groups as rotation_groups
-
-        groups = rotation_groups(model, weight_decay=weight_decay)
-        return OGD(groups, lr=lr, momentum=momentum, iterations=iterations)
-    groups = parameter_groups(model, weight_decay, rotation_lr, head_weight_decay)
+    groups = parameter_groups(model, weight_decay, rotation_lr, head_weight_decay, decay_rotations)
     if not groups:
         raise ValueError("the model has no parameter to train")
     if name == "sgd":
         return torch.optim.SGD(
             groups, lr=lr, momentum=momentum, dampening=dampening, nesterov=nesterov
         )
+    if name == "ogd":
+        from hypersphere.orthogonal import OGD
+
+        if others == "sgd":
+            return OGD(groups, lr, momentum, iterations, nesterov=nesterov)
+        from hypersphere.training.ogd_adam import OGDAdam
+
+        return OGDAdam(groups, lr, momentum, iterations, betas, eps, others == "adamw", nesterov)
     if name == "adam":
         return torch.optim.Adam(groups, lr=lr, betas=betas, eps=eps)
     if name == "adamw":

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, Union
 
-__all__ = ["REQUIRED", "Option", "construct", "names", "options", "unknown_name"]
+__all__ = ["CHANGES", "REQUIRED", "Option", "construct", "names", "options", "unknown_name"]
 
 REQUIRED = inspect.Parameter.empty
 
@@ -46,7 +46,14 @@ HOOKS = {
     "metric_loss": "MetricLoss",
 }
 # Filled in from the data, not by the user.
-_DERIVED = {"head": ("in_features", "num_classes"), "rotate": ("model", "generator")}
+_DERIVED = {
+    "head": ("in_features", "num_classes"),
+    "init": ("net",),
+    "low_rank": ("model",),
+    "rotate": ("model", "generator"),
+}
+# Sections that change a network once it is built, in this order; each may be left out.
+CHANGES = ("init", "low_rank", "rotate")
 # Of a model they may be given, but come from the data otherwise.
 _FROM_DATA = ("in_channels", "image_size")
 # Every regularizer also takes the schedule of its term.
@@ -86,10 +93,8 @@ def names(kind: str) -> list[str]:
 
 def _target(kind: str, name: str) -> Any:
     """The class or function behind a name."""
-    if kind == "rotate":
-        from hypersphere.orthogonal import rotate
-
-        return rotate
+    if kind in CHANGES:
+        return _change(kind)
     if name not in names(kind):
         raise unknown_name(kind.rstrip("s"), name, names(kind))
     if kind == "model":
@@ -110,6 +115,20 @@ def _target(kind: str, name: str) -> Any:
         if hasattr(module, HOOKS[name]):
             return getattr(module, HOOKS[name])
     raise AssertionError(name)
+
+
+def _change(kind: str) -> Any:
+    if kind == "init":
+        from hypersphere.training.initialize import initialize
+
+        return initialize
+    if kind == "low_rank":
+        from hypersphere.regularizers import low_rank
+
+        return low_rank
+    from hypersphere.orthogonal import rotate
+
+    return rotate
 
 
 def options(kind: str, name: str = "") -> dict[str, Option]:
