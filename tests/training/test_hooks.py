@@ -258,7 +258,9 @@ def test_ogd_beside_adam_is_each_of_them(others):
     half = trained(2, others=others)
     again, _ = trained(2, (half[0].state_dict(), half[1].state_dict()), others=others)
     whole, _ = trained(4, others=others)
-    assert all(torch.equal(a, b) for a, b in zip(again.parameters(), whole.parameters(), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(again.parameters(), whole.parameters(), strict=True)
+    )
 
 
 def test_nesterov_reaches_ogd():

@@ -198,7 +198,7 @@ data: {name: digits, batch_size: 32, share: 0.2, test_share: 0.3}
 model: {name: mlp, widths: [8, 8]}
 optimizer: {lr: 0.05}
 train: {steps: 8, quiet: true}
-thesis: {source: Table 0, row: a, metric: accuracy, value: 50.0}
+thesis: {source: Table 0, row: a, metric: accuracy, value: 50.0, also: {top5_error: 12.5}}
 variants: {a_softmax: {head: {name: a_softmax, m: 2}}}
 """
 
@@ -235,7 +235,44 @@ def test_compare_over_seeds_resumes_what_is_there(tmp_path, capsys, monkeypatch)
     assert compare.main([*command, "--optimizer.lr", "0.1"]) == 1
     assert "another config" in capsys.readouterr().err
     assert compare.main([*command, "--metric", "speed"]) == 1
-    assert "it has: loss, accuracy, error" in capsys.readouterr().err
+    assert "it has: loss, accuracy, error, top5_error" in capsys.readouterr().err
+    assert compare.main([*command, "--metric", "top5_error"]) == 0
+    text = capsys.readouterr().out
+    assert "last top5_error (%)" in text and "12.5" in text
+
+
+def test_top5_error_is_that_of_the_evaluation(tmp_path):
+    """In every test of a run with more than five classes, and as a direct count gives it."""
+    run(small_config(), tmp_path)
+    lines = [json.loads(x) for x in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    tests = [x for x in lines if x["split"] == "test"]
+    assert tests and all(0 <= x["top5_error"] <= x["error"] for x in tests)
+    last = json.loads((tmp_path / "summary.json").read_text())["last"]
+    assert last["top5_error"] == tests[-1]["top5_error"]
+    from hypersphere.training.build import make_loaders
+
+    loader = make_loaders(small_config().data, 0).test
+    net, wrong, count = load_net(tmp_path), 0, 0
+    for x, y in loader:
+        scores = net(x)
+        above = (scores > scores.gather(1, y[:, None])).sum(1)
+        wrong, count = wrong + int((above >= 5).sum()), count + len(y)
+    assert last["top5_error"] == pytest.approx(wrong / count)
+
+
+def test_few_classes_have_no_top5_error():
+    from types import SimpleNamespace
+
+    from hypersphere import heads, models
+    from hypersphere.training.tasks import Classification
+
+    net = models.Classifier(
+        models.create("mlp", widths=(4,), image_size=2), heads.SoftmaxHead(4, 5)
+    )
+    fabric = SimpleNamespace(device="cpu", world_size=1, autocast=torch.no_grad)
+    batch = (torch.rand(6, 1, 2, 2), torch.arange(6) % 5)
+    found = Classification(net, None, None, [batch], fabric).test()
+    assert set(found) == {"loss", "accuracy", "error"}
 
 
 def test_sweep_by_cross_validation(tmp_path, capsys, monkeypatch):

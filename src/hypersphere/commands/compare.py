@@ -23,7 +23,7 @@ mean +- deviation of the last and the best test value. Further options apply to 
 
   --seeds N ...    seeds (default: 0 1 2)
   --folder FOLDER  where the runs go (default: runs/compare)
-  --metric NAME    of the test, default: accuracy; error, loss, ...
+  --metric NAME    of the test, default: accuracy; error, top5_error, loss, ...
 """
 
 
@@ -111,13 +111,13 @@ def result_record(rows: Sequence[dict[str, Any]], metric: str, command: str) -> 
 
     "ours" is the last test value of each seed, in the unit of the text (percent for shares).
     """
-    percent = "accuracy" in metric or metric == "error"
+    percent = is_share(metric)
     scale = 100.0 if percent else 1.0
     sources = dict.fromkeys(row["thesis"]["source"] for row in rows if row["thesis"]["source"])
     lines = []
     for row in rows:
         thesis = row["thesis"]
-        quoted = thesis["value"] if thesis["metric"] == metric else None
+        quoted = printed(thesis, metric)
         lines.append(
             {
                 **row,
@@ -156,16 +156,31 @@ def spread(values: Sequence[float], percent: bool) -> str:
     return f"{mean:.2f} +- {deviation:.2f}" if percent else f"{mean:.4f} +- {deviation:.4f}"
 
 
+def is_share(metric: str) -> bool:
+    """Whether a metric is a share, which the text prints in percent.
+
+    >>> [is_share(m) for m in ("validation_accuracy", "top5_error", "loss")]
+    [True, True, False]
+    """
+    return "accuracy" in metric or "error" in metric
+
+
+def printed(thesis: dict[str, Any], metric: str) -> float | None:
+    """What the dissertation prints for that metric of a recipe."""
+    if thesis["metric"] == metric:
+        return thesis["value"]
+    return (thesis.get("also") or {}).get(metric)
+
+
 def table(rows: Sequence[dict[str, Any]], metric: str) -> str:
     """Name, last, best, and the dissertation's number where the config has one."""
     from hypersphere.evaluation.results import format_table
 
-    percent = "accuracy" in metric or metric == "error"
+    percent = is_share(metric)
     lines = []
     for row in rows:
-        thesis = row["thesis"]
-        same = thesis["metric"] == metric and thesis["value"] is not None
-        quoted = f"{thesis['value']:g}" if same else ""
+        value = printed(row["thesis"], metric)
+        quoted = "" if value is None else f"{value:g}"
         lines.append(
             [row["name"], spread(row["last"], percent), spread(row["best"], percent), quoted]
         )

@@ -146,10 +146,12 @@ def train_and_tell(config: Any, folder: Path, resume: bool, text: str) -> int:
 
 
 def _results(outcome: Any, seconds: float) -> str:
+    from hypersphere.commands.compare import is_share
+
     lines = []
     for name, record in (("last", outcome.last), ("best", outcome.best)):
         values = "  ".join(
-            f"{k} {v:.2%}" if "accuracy" in k or k == "error" else f"{k} {v:.4f}"
+            f"{k} {v:.2%}" if is_share(k) else f"{k} {v:.4f}"
             for k, v in record.items()
             if isinstance(v, float)
         )

@@ -237,6 +237,7 @@ class ThesisConfig:
         row: which entry of it
         metric: accuracy, error, ... in percent
         value: the number
+        also: further numbers of the same run by metric, e.g. {top5_error: 21.13}
         data: the data set of the text, where the config uses another
         note: what differs from the text
     """
@@ -245,6 +246,7 @@ class ThesisConfig:
     row: str = ""
     metric: str = ""
     value: float | None = None
+    also: dict[str, float] = field(default_factory=dict)
     data: str = ""
     note: str = ""
 

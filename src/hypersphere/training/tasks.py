@@ -65,11 +65,14 @@ class Classification:
 
     @torch.no_grad()
     def test(self) -> dict[str, float]:
-        """Loss (without margin), accuracy and error on the test part; processes share the work."""
+        """Loss (without margin), accuracy and error on the test part, with more than five classes
+        also the top-5 error; processes share the work.
+        """
         if self.test_loader is None:
             return {}
         device = self.fabric.device
-        totals = torch.zeros(3, dtype=torch.float64)
+        totals = torch.zeros(4, dtype=torch.float64)
+        several = False
         for x, y in self.test_loader:
             y = y.to(device)
             with self.fabric.autocast():
@@ -77,10 +80,14 @@ class Classification:
             totals[0] += nn.functional.cross_entropy(scores, y, reduction="sum").item()
             totals[1] += (scores.argmax(1) == y).sum().item()
             totals[2] += len(y)
+            several = scores.shape[1] > 5
+            if several:
+                totals[3] += (scores.topk(5).indices == y.unsqueeze(1)).sum().item()
         if self.fabric.world_size > 1:
             totals = self.fabric.all_reduce(totals, reduce_op="sum").cpu()
-        loss, correct, count = totals.tolist()
-        return {"loss": loss / count, "accuracy": correct / count, "error": 1 - correct / count}
+        loss, correct, count, among = totals.tolist()
+        found = {"loss": loss / count, "accuracy": correct / count, "error": 1 - correct / count}
+        return {**found, "top5_error": 1 - among / count} if several else found
 
     def state_dict(self) -> dict[str, Any]:
         return {"loader": self.train_loader.state_dict()}
