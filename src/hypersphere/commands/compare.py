@@ -27,20 +27,13 @@ mean +- deviation of the last and the best test value. Further options apply to 
 """
 
 
-class Interrupted(Exception):
-    """A signal ended a run: an unfinished value is no result."""
-
-    def __init__(self, signal: int) -> None:
-        super().__init__(f"ended by signal {signal}")
-        self.signal = signal
-
-
 def main(argv: Sequence[str]) -> int:
     if not argv or any(a in ("-h", "--help") for a in argv):
         print(USAGE)
         return 0
-    from hypersphere.training.checkpoints import RunError
+    from hypersphere.training.checkpoints import RunError, write_atomically
     from hypersphere.training.diagnose import NotFinite
+    from hypersphere.training.interrupt import Interrupted
 
     try:
         specs, seeds, folder, metric, rest = _arguments(list(argv))
@@ -58,9 +51,8 @@ def main(argv: Sequence[str]) -> int:
         return 1
     print(table(rows, metric))
     command = shlex.join(["hypersphere", "compare", *argv])
-    (folder / "comparison.json").write_text(
-        json.dumps(result_record(rows, metric, command), indent=1) + "\n"
-    )
+    record = json.dumps(result_record(rows, metric, command), indent=1) + "\n"
+    write_atomically(folder / "comparison.json", record)
     print(f"\nruns and comparison.json are in {folder}")
     return 0
 
@@ -73,6 +65,7 @@ def compare(
     metric: str = "accuracy",
 ) -> list[dict[str, Any]]:
     """Train each config with each seed; one row per config with the values of all seeds."""
+    from hypersphere.training.interrupt import Interrupted
     from hypersphere.training.job import train
 
     # All configs are read before the first is trained: a typing error should not cost an hour.

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hypersphere._optional import require
-from hypersphere.commands import _config
+from hypersphere.commands import _config, _study
 
 USAGE = """usage: hypersphere sweep CONFIG.yaml[:VARIANT,...] --search KEY=SPACE ... [--trials 20]
 [--folds 3]
@@ -25,10 +25,12 @@ SPACE is what may stand for the option KEY:
       --search regularizers.mhe.hidden=0.01:100:log
 
 Each trial trains --folds times on all but one part of the training set and is scored on that part;
-the test set is never touched. Trials are kept in SQLite (runs/NAME/sweep.db); any Optuna storage
-works, and several processes or machines that name the same --storage and --study share the work.
+the test set is never touched. Trials are kept in SQLite (runs/sweep-NAME/sweep.db); any Optuna
+storage works, and several processes or machines that name the same --storage and --study share the
+work. However a sweep ends, the same command goes on with it: finished trials stay, one that was
+interrupted or killed is no result and is tried again.
 
-  --trials N      trials of this process (default: 20)
+  --trials N      finished trials the study shall have (default: 20)
   --folds N       parts of the cross-validation (default: 3)
   --metric NAME   of the test, default: accuracy, to be maximized; --minimize if less is better
 """
@@ -39,9 +41,18 @@ def main(argv: Sequence[str]) -> int:
         print(USAGE)
         return 0
     from hypersphere.training.checkpoints import RunError
+    from hypersphere.training.interrupt import Interrupted, raising
 
     try:
-        return _run(list(argv))
+        with raising():
+            return _run(list(argv))
+    except Interrupted as stop:
+        print(
+            "hypersphere sweep: interrupted; finished trials are kept, and the same command goes "
+            "on from here",
+            file=sys.stderr,
+        )
+        return 128 + stop.signal
     except _config.ConfigError as error:
         print(f"hypersphere sweep: {error}", file=sys.stderr)
         return 2
@@ -70,19 +81,78 @@ def parse_space(text: str) -> Callable[[Any, str], Any]:
 
 
 def _run(argv: list[str]) -> int:
-    optuna = require("optuna", extra="sweep")
+    from hypersphere.training.diagnose import NotFinite
+    from hypersphere.training.interrupt import Interrupted
+
+    diverged = require("optuna", extra="sweep").TrialPruned
+    spec, own, texts, rest = _arguments(argv)
+    space = {key: parse_space(text) for key, text in texts.items()}
+    # Wrong names and values are refused here, before the first trial.
+    config = _config.read(spec, [*rest, *(f"--{k}={_example(ask)}" for k, ask in space.items())])
+    path, variants = _config.split_spec(spec)
+    name = own.get("study", "-".join([path.stem, *variants]))
+    folder = Path("runs") / f"sweep-{name}"
+    folder.mkdir(parents=True, exist_ok=True)
+    storage = own.get("storage", f"sqlite:///{folder / 'sweep.db'}")
+    folds, metric, trials = _count(own, "folds"), own["metric"], _count(own, "trials")
+    settings = {"config": _comparable(config), "search": texts, "folds": folds, "metric": metric}
+    study = _study.open_study(name, storage, "minimize" in own, settings)
+    retried = _study.recover(study, folder / "runs")
+    before = _study.finished(study)
+    if before or retried:
+        again = f"; {retried} interrupted, tried again" if retried else ""
+        print(f"study {name}: {before} of {trials} trials are finished{again}", flush=True)
+
+    def objective(trial: Any) -> float:
+        _study.claim(trial)
+        values = {key: ask(trial, key) for key, ask in space.items()}
+        shown = "  ".join(f"{k} {v}" for k, v in values.items())
+        arguments = [*rest, *(f"--{k}={v}" for k, v in values.items())]
+        try:
+            value = cross_validate(spec, arguments, folds, metric, folder / "runs")
+        except Interrupted:
+            trial.set_user_attr("interrupted", True)
+            raise
+        except NotFinite as error:
+            print(f"trial {trial.number}: diverged  {shown}", flush=True)
+            raise diverged(str(error)) from None
+        print(f"trial {trial.number}: {metric} {value:.4f}  {shown}", flush=True)
+        return value
+
+    while _study.finished(study) < trials:
+        study.sampler = _study.next_sampler(study, shared="storage" in own)
+        study.optimize(objective, n_trials=1)
+    return _tell(study, folder, storage, metric, folds)
+
+
+def _tell(study: Any, folder: Path, storage: str, metric: str, folds: int) -> int:
+    """Say which trial is the best, and keep it as best.json."""
+    from hypersphere.training.checkpoints import write_atomically
+
+    if not any(t.state.name == "COMPLETE" for t in study.trials):
+        raise ValueError(f"every one of {len(study.trials)} trials diverged: search elsewhere")
+    best = {"value": study.best_value, "parameters": study.best_params, "metric": metric}
+    write_atomically(folder / "best.json", json.dumps(best, indent=2) + "\n")
+    print(f"\nbest {metric} {study.best_value:.4f} over {folds} folds, with")
+    print("  " + " ".join(f"--{k} {v}" for k, v in study.best_params.items()))
+    print(f"all trials: {storage}")
+    return 0
+
+
+def _arguments(argv: list[str]) -> tuple[str, dict[str, Any], dict[str, str], list[str]]:
+    """(config, own options, spaces by key, options for every trial)."""
     spec = argv.pop(0) if not argv[0].startswith("--") else None
     if spec is None:
         raise _config.ConfigError("name a config")
     own: dict[str, Any] = {"trials": "20", "folds": "3", "metric": "accuracy"}
-    space: dict[str, Callable[[Any, str], Any]] = {}
+    space: dict[str, str] = {}
     rest: list[str] = []
     while argv:
         flag = argv.pop(0)
         name = flag.removeprefix("--")
         if flag == "--search" and argv:
             key, _, text = argv.pop(0).partition("=")
-            space[key] = parse_space(text)
+            space[key] = text
         elif flag == "--minimize":
             own["minimize"] = True
         elif name in ("trials", "folds", "metric", "storage", "study") and argv:
@@ -91,39 +161,22 @@ def _run(argv: list[str]) -> int:
             rest.append(flag)
     if not space:
         raise _config.ConfigError("name at least one --search KEY=SPACE")
-    path, variants = _config.split_spec(spec)
-    study_name = own.get("study", "-".join([path.stem, *variants]))
-    folder = Path("runs") / f"sweep-{study_name}"
-    folder.mkdir(parents=True, exist_ok=True)
-    storage = own.get("storage", f"sqlite:///{folder / 'sweep.db'}")
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    study = optuna.create_study(
-        study_name=study_name,
-        storage=storage,
-        direction="minimize" if "minimize" in own else "maximize",
-        sampler=optuna.samplers.TPESampler(seed=None if "storage" in own else 0),
-        load_if_exists=True,
-    )
+    return spec, own, space, rest
 
-    def objective(trial: Any) -> float:
-        values = {key: ask(trial, key) for key, ask in space.items()}
-        arguments = [*rest, *(f"--{k}={v}" for k, v in values.items())]
-        value = cross_validate(spec, arguments, int(own["folds"]), own["metric"], folder / "runs")
-        shown = "  ".join(f"{k} {v}" for k, v in values.items())
-        print(f"trial {trial.number}: {own['metric']} {value:.4f}  {shown}", flush=True)
-        return value
 
-    # Wrong names and values are refused here, before the first trial.
-    _config.read(spec, [*rest, *(f"--{k}={_example(ask)}" for k, ask in space.items())])
-    from hypersphere.training.diagnose import NotFinite
+def _count(own: dict[str, Any], name: str) -> int:
+    if not own[name].isdigit():
+        raise _config.ConfigError(f"--{name} takes a whole number; got {own[name]!r}")
+    return int(own[name])
 
-    study.optimize(objective, n_trials=int(own["trials"]), catch=(NotFinite,))
-    best = {"value": study.best_value, "parameters": study.best_params, "metric": own["metric"]}
-    (folder / "best.json").write_text(json.dumps(best, indent=2) + "\n")
-    print(f"\nbest {own['metric']} {study.best_value:.4f} over {own['folds']} folds, with")
-    print("  " + " ".join(f"--{k} {v}" for k, v in study.best_params.items()))
-    print(f"all trials: {storage}")
-    return 0
+
+def _comparable(config: Any) -> dict[str, Any]:
+    """The settings that decide a trial's value; where data and runs are does not."""
+    settings = config.to_dict()
+    for section in ("fabric", "run", "thesis"):
+        del settings[section]
+    del settings["data"]["root"], settings["train"]["quiet"], settings["train"]["threads"]
+    return settings
 
 
 def _example(ask: Callable[[Any, str], Any]) -> Any:
@@ -143,7 +196,7 @@ def cross_validate(
     from hypersphere.training.crossval import cross_validated
 
     config = _config.read(spec, [*arguments, "--run.report", "false", "--train.quiet", "true"])
-    values = cross_validated(config, folds, folder)
+    values = cross_validated(config, folds, folder, _study.owner())
     if metric not in values[0]:
         known = ", ".join(k for k in values[0] if k != "step")
         raise ValueError(f"the test has no {metric!r}; it has: {known}")

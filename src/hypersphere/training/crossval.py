@@ -13,6 +13,7 @@ import torch
 from hypersphere.training.build import make_loaders
 from hypersphere.training.config import Config
 from hypersphere.training.distributed import make_fabric
+from hypersphere.training.interrupt import Interrupted
 from hypersphere.training.job import prepare_classification, seed_everything
 from hypersphere.training.loop import fit
 from hypersphere.training.record import RunFolder
@@ -38,8 +39,14 @@ def fold_parts(labels: torch.Tensor, folds: int, seed: int = 0) -> list[torch.Te
     return [torch.tensor(sorted(part)) for part in parts]
 
 
-def cross_validated(config: Config, folds: int, folder: Path) -> list[dict[str, Any]]:
-    """The last test values of each fold: trained on the other folds, tested on it."""
+def cross_validated(
+    config: Config, folds: int, folder: Path, owner: str = ""
+) -> list[dict[str, Any]]:
+    """The last test values of each fold: trained on the other folds, tested on it.
+
+    Folds are trained in folders fold-OWNER-... of `folder`, which go again. A signal raises
+    `Interrupted`: part of the folds is no result.
+    """
     if config.task != "classification":
         raise ValueError(f"cross-validation is for task classification; this is {config.task!r}")
     fabric = make_fabric(**vars(config.fabric))
@@ -58,7 +65,7 @@ def cross_validated(config: Config, folds: int, folder: Path) -> list[dict[str, 
         )
         seed_everything(config.seed)
         job = prepare_classification(config, fabric, loaders)
-        place = Path(tempfile.mkdtemp(prefix="fold-", dir=folder))
+        place = Path(tempfile.mkdtemp(prefix=f"fold-{owner}-", dir=folder))
         try:
             run = fit(
                 job.task, RunFolder(place, fabric.is_global_zero), fabric, job.settings, job.hooks
@@ -67,5 +74,5 @@ def cross_validated(config: Config, folds: int, folder: Path) -> list[dict[str, 
         finally:
             shutil.rmtree(place, ignore_errors=True)
         if run.interrupted is not None:
-            raise KeyboardInterrupt
+            raise Interrupted(run.interrupted)
     return results

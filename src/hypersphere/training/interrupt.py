@@ -4,10 +4,43 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-__all__ = ["Interrupt"]
+__all__ = ["Interrupt", "Interrupted", "raising"]
+
+
+class Interrupted(Exception):
+    """A signal ended what was under way: an unfinished value is no result."""
+
+    def __init__(self, signal: int) -> None:
+        super().__init__(f"ended by signal {signal}")
+        self.signal = signal
+
+
+@contextmanager
+def raising() -> Iterator[None]:
+    """Context in which the two signals raise `Interrupted` (outside of a run, which saves first).
+
+    >>> with raising():
+    ...     signal.raise_signal(signal.SIGTERM)
+    Traceback (most recent call last):
+    hypersphere.training.interrupt.Interrupted: ended by signal 15
+    """
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise Interrupted(number)
+
+    previous: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        previous = {number: signal.signal(number, stop) for number in Interrupt.SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 class Interrupt:
