@@ -6,7 +6,10 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+
+from hypersphere.training.sharding import local
 
 __all__ = ["NotFinite", "bad_parameters", "explain", "first_bad_output"]
 
@@ -28,7 +31,14 @@ def _finite(value: Any) -> bool:
 def bad_parameters(model: nn.Module) -> list[str]:
     """Names of the parameters and buffers that hold NaN or infinity, in the order of the model."""
     named = [*model.named_parameters(), *model.named_buffers()]
-    return [name for name, value in named if not _finite(value.detach())]
+    bad = [not _finite(local(value.detach())) for _, value in named]
+    if any(
+        hasattr(value, "full_tensor") for _, value in named
+    ):  # FSDP: a row that is bad on one process is a bad weight on all
+        flags = torch.tensor(bad, dtype=torch.int32, device=named[0][1].device)
+        dist.all_reduce(flags, op=dist.ReduceOp.MAX)
+        bad = flags.bool().tolist()
+    return [name for (name, _), is_bad in zip(named, bad, strict=True) if is_bad]
 
 
 def first_bad_output(model: nn.Module, run: Callable[[], Any]) -> tuple[str, str] | None:

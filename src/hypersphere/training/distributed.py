@@ -1,6 +1,6 @@
 """What several processes have to share so that they train the model one process would train.
 
-- gradients: DDP, through Fabric;
+- gradients: DDP or FSDP (`fsdp.py`), through Fabric;
 - batch statistics: `synchronize` makes BatchNorm measure the whole global batch, on CPU and GPU;
 - decisions (stop, save): taken together, at the same step.
 """
@@ -14,7 +14,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-__all__ = ["Agreement", "SyncedBatchNorm", "gather_states", "make_fabric", "synchronize"]
+from hypersphere.training.fsdp import in_use, make_strategy
+
+__all__ = ["Agreement", "SyncedBatchNorm", "any_process", "gather_states", "make_fabric"]
+__all__ += ["share_states", "synchronize"]
 
 
 def make_fabric(
@@ -32,11 +35,6 @@ def make_fabric(
     from hypersphere._optional import require
 
     lightning = require("lightning_fabric", extra="train")
-    if "fsdp" in strategy:
-        raise ValueError(
-            "fabric.strategy fsdp leaves each process parts of every weight, but energies, margins "
-            "and projections need whole neurons: take ddp, with head.sharded: true for many classes"
-        )
     if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun: the processes exist already
         devices = int(os.environ["LOCAL_WORLD_SIZE"])
         num_nodes = int(os.environ["WORLD_SIZE"]) // devices
@@ -46,11 +44,13 @@ def make_fabric(
         devices = int(devices)
     if strategy == "auto" and (num_nodes > 1 or (isinstance(devices, int) and devices > 1)):
         strategy = "ddp"
+    if "fsdp" in strategy and strategy != "fsdp":
+        raise ValueError(f"fabric.strategy {strategy} is not known: take auto, ddp or fsdp")
     fabric = lightning.Fabric(
         accelerator=accelerator,
         devices=devices,
         num_nodes=num_nodes,
-        strategy=strategy,
+        strategy=make_strategy() if strategy == "fsdp" else strategy,
         precision=precision,
     )
     fabric.launch()
@@ -78,12 +78,34 @@ class Agreement:
         return int(note[0]), bool(note[1])
 
 
+def any_process(fabric: Any, value: bool) -> bool:
+    """Whether `value` is true on any process, where FSDP makes them act together; else the own.
+
+    >>> any_process(make_fabric(accelerator="cpu"), True)
+    True
+    """
+    if not in_use(fabric):
+        return value
+    note = torch.tensor(int(value), device=fabric.device)
+    dist.all_reduce(note, op=dist.ReduceOp.MAX)
+    return bool(note)
+
+
 def gather_states(fabric: Any, state: Any) -> list[Any]:
     """The state of every process, in order of rank (complete on rank 0 only)."""
     if fabric.world_size == 1:
         return [state]
     gathered: list[Any] = [None] * fabric.world_size
     dist.gather_object(state, gathered if fabric.global_rank == 0 else None, dst=0)
+    return gathered
+
+
+def share_states(fabric: Any, state: Any) -> list[Any]:
+    """The state of every process, in order of rank, on all of them."""
+    if fabric.world_size == 1:
+        return [state]
+    gathered: list[Any] = [None] * fabric.world_size
+    dist.all_gather_object(gathered, state)
     return gathered
 
 

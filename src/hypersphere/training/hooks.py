@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hypersphere.training.sharding import with_all_classes
+from hypersphere.training.sharding import with_whole_weights
 
 __all__ = [
     "AdversarialTraining",
@@ -106,7 +106,7 @@ class Regularize:
         factor = self.factor(run.step)
         if not final or factor == 0.0:  # the weights are the same for every part of a batch: once
             return {}
-        value = with_all_classes(run.model, self.regularizer)
+        value = with_whole_weights(run.model, self.regularizer)
         return {self.name: value if factor == 1.0 else factor * value}
 
     def state_dict(self) -> Any:
@@ -126,7 +126,7 @@ class ClassEnergyTerm:
 
     def terms(self, run: Any, batch: Any, outputs: Any, final: bool) -> dict[str, Tensor]:
         share = 1.0 / run.settings.accumulate
-        value = with_all_classes(run.model, lambda net: self.energy(net.head.weight, batch[1]))
+        value = with_whole_weights(run.model, lambda net: self.energy(net.head.weight, batch[1]))
         return {"class_energy": share * value}
 
 

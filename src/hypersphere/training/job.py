@@ -27,10 +27,11 @@ from hypersphere.training.build import (
 from hypersphere.training.checkpoints import RunError, list_checkpoints, save_weights
 from hypersphere.training.config import Config, TrainConfig
 from hypersphere.training.distributed import make_fabric, synchronize
+from hypersphere.training.fsdp import in_use, refuse
 from hypersphere.training.loop import Player, Run, Settings, fit
 from hypersphere.training.record import RunFolder, describe_run
 from hypersphere.training.resume import changed_settings, record_changes
-from hypersphere.training.sharding import is_sharded
+from hypersphere.training.sharding import is_spread
 from hypersphere.training.tasks import Classification, ClassifierLoss, extract_features
 
 __all__ = ["Job", "Outcome", "SetupError", "load_net", "prepare", "seed_everything", "train"]
@@ -89,6 +90,8 @@ def make_settings(config: TrainConfig, batches_per_epoch: int) -> Settings:
 
 def prepare(config: Config, fabric: Any) -> Job:
     """Build task and hooks of any kind; trains nothing."""
+    if in_use(fabric):
+        refuse(config)
     seed_everything(config.seed)
     if config.train.threads is not None:
         torch.set_num_threads(config.train.threads)
@@ -180,6 +183,8 @@ def train(
     run = fit(job.task, record, fabric, job.settings, job.hooks, resume)
     outcome = Outcome(record.path, run.tested, run.best, run.interrupted)
     if run.interrupted is None and fabric.is_global_zero:
+        if in_use(fabric):  # the first process goes on alone, with the whole network
+            job.task.model = load_net(record.path).to(fabric.device)
         conclude(job, run, record, outcome, say)
     fabric.barrier()
     return outcome
@@ -232,7 +237,7 @@ def conclude(job: Job, run: Run, record: RunFolder, outcome: Outcome, say: Any) 
     if finish is not None:
         summary.update(finish(run, record, say))
     split = getattr(job.loaders, "split", None)
-    if parametrized(job.task.model) and not is_sharded(job.task.model):
+    if parametrized(job.task.model) and not is_spread(job.task.model):
         summary["folded"] = save_folded(record, job.task.model)
     if split is not None:
         net, device = job.task.model, run.fabric.device

@@ -30,12 +30,22 @@ from torch.optim import Optimizer
 
 from hypersphere.training.checkpoints import newest_checkpoint, save_checkpoint, save_weights
 from hypersphere.training.diagnose import NotFinite, explain
-from hypersphere.training.distributed import Agreement, gather_states
+from hypersphere.training.distributed import Agreement, any_process, gather_states, share_states
+from hypersphere.training.fsdp import in_use
 from hypersphere.training.interrupt import Interrupt
 from hypersphere.training.progress import Progress
 from hypersphere.training.record import RunFolder
+from hypersphere.training.resume import for_processes
 from hypersphere.training.schedules import LearningRate
-from hypersphere.training.sharding import load_optimizer_state, optimizer_state
+from hypersphere.training.sharding import (
+    average_gradients,
+    gradient_norm,
+    is_spread,
+    load_optimizer_state,
+    load_state,
+    optimizer_state,
+    whole_state,
+)
 from hypersphere.training.state import rng_state, set_rng_state
 
 __all__ = ["Player", "Run", "Settings", "Task", "fit"]
@@ -197,15 +207,17 @@ def update(run: Run, player: Player, batch: tuple[Tensor, ...], hooked: bool) ->
             whole = loss * share if len(parts) > 1 else loss
             for value in terms.values():
                 whole = whole + value
-            if not _is_finite(whole):
-                raise NotFinite(_diagnosis(run, player, part, terms))
+            if any_process(run.fabric, not _is_finite(whole)):
+                raise NotFinite(_diagnosis(run, player, part, terms, _is_finite(whole)))
             run.fabric.backward(whole)
         for name, value in (("loss", loss.detach() * share), *terms.items()):
             total[name] = total.get(name, 0.0) + value.detach()  # type: ignore[assignment]
+    if run.fabric.world_size > 1:
+        average_gradients(player.module)
     if hooked:
         run.call("before_update")
     if run.settings.clip is not None:
-        run.fabric.clip_gradients(player.module, player.optimizer, max_norm=run.settings.clip)
+        clip(run, player, run.settings.clip)
     player.optimizer.step()
     if hooked:
         run.call("after_update")
@@ -213,6 +225,21 @@ def update(run: Run, player: Player, batch: tuple[Tensor, ...], hooked: bool) ->
         if (run.step + 1) % run.settings.log_every == 0 or run.step + 1 == run.settings.steps:
             with torch.no_grad():
                 run.measured = {k: float(v) for k, v in run.task.measure(part, outputs).items()}
+
+
+def clip(run: Run, player: Player, largest: float) -> None:
+    """Shorten the gradient to `largest`: that of the whole network, wherever its weights are."""
+    if not is_spread(run.task.model):
+        run.fabric.clip_gradients(player.module, player.optimizer, max_norm=largest)
+        return
+    run.fabric.strategy.precision.unscale_gradients(player.optimizer)
+    norm = gradient_norm(run.task.model)
+    if not math.isfinite(norm):
+        raise NotFinite(f"the gradient is not finite at step {run.step}, though the loss is")
+    factor = min(1.0, largest / (float(norm) + 1e-6))
+    for parameter in run.task.model.parameters():
+        if parameter.grad is not None:
+            parameter.grad.mul_(factor)
 
 
 def log(run: Run, elapsed: float) -> dict[str, Any]:
@@ -244,7 +271,7 @@ def test(run: Run, elapsed: float, progress: Progress) -> None:
     record = run.tested = {"step": run.step, **values}
     if not run.best or sign * values[name] > sign * run.best[name]:
         run.best = record
-        tensors, _ = _state(run.task.model)
+        tensors, _ = _state(run)
         if run.folder.write:
             best = run.folder.checkpoints / "best"
             best.mkdir(exist_ok=True)
@@ -257,21 +284,22 @@ def test(run: Run, elapsed: float, progress: Progress) -> None:
 def save(run: Run) -> None:
     """Everything needed to go on bit for bit, in one checkpoint."""
     # On every process: what is spread over them (class weights, random states) is brought together.
-    tensors, extra = _state(run.task.model)
+    tensors, extra = _state(run)
     generators = gather_states(run.fabric, rng_state())
+    sums = gather_states(run.fabric, run.sums)
     state = {
         "world_size": run.fabric.world_size,
         "elapsed": run.elapsed,
         "metrics": run.folder.position(),
         "best": run.best,
         "tested": run.tested,
-        "sums": run.sums,
+        "sums": sums,
         "count": run.count,
         "rng": generators,
         "task": run.task.state_dict(),
         "players": [
             {
-                "optimizer": optimizer_state(p.rate.optimizer, run.task.model),
+                "optimizer": optimizer_state(p.rate.optimizer, run.task.model, run.folder.write),
                 "rate": p.rate.state_dict(),
             }
             for p in run.task.players
@@ -292,21 +320,26 @@ def restore(run: Run) -> None:
         run.folder.rewind(0)
         return
     run.step, weights, state = found
-    run.task.model.load_state_dict({**weights, **state["extra"]})
+    load_state(run.task.model, {**weights, **state["extra"]})
     for player, saved in zip(run.task.players, state["players"], strict=True):
         load_optimizer_state(player.rate.optimizer, run.task.model, saved["optimizer"])
         player.rate.load_state_dict(saved["rate"])
     for hook, saved in zip(run.hooks, state["hooks"], strict=True):
         if saved is not None:
             hook.load_state_dict(saved)
-    run.task.load_state_dict(state["task"])
+    world, rank = run.fabric.world_size, run.fabric.global_rank
+    run.task.load_state_dict(for_processes(state["task"], world))
     run.elapsed, run.best, run.tested = state["elapsed"], state["best"], state["tested"]
-    run.sums, run.count = state["sums"], state["count"]
+    run.sums, run.count = state["sums"][rank % state["world_size"]], state["count"]
     run.folder.rewind(state["metrics"])
-    generators = state["rng"]
-    if state["world_size"] != run.fabric.world_size:
-        say(f"saved by {state['world_size']} processes, resumed by {run.fabric.world_size}")
-    set_rng_state(generators[run.fabric.global_rank % len(generators)])
+    set_rng_state(state["rng"][rank % state["world_size"]])
+    if state["world_size"] != world:
+        say(
+            f"saved by {state['world_size']} processes, goes on with {world}: the same samples, in "
+            "the same batches; sums are rounded differently, and noise is drawn anew"
+        )
+        run.sums = {k: sum(s[k] for s in state["sums"]) / len(state["sums"]) for k in run.sums}
+        torch.manual_seed(torch.initial_seed() + run.step * world + rank)  # not alike on two
     say(f"resumed at step {run.step}")
 
 
@@ -336,12 +369,19 @@ class _Timer:
         self.cost, self.last_save = now - self.last_save, now
 
 
-def _diagnosis(run: Run, player: Player, part: tuple[Tensor, ...], terms: dict[str, Any]) -> str:
-    """Run the part once more, in this process alone, and look at every layer."""
+def _diagnosis(
+    run: Run, player: Player, part: tuple[Tensor, ...], terms: dict[str, Any], innocent: bool
+) -> str:
+    """Run the part once more and look at every layer: in this process alone, or with FSDP in all
+    of them; then an `innocent` process, whose own loss is finite, says what another has found.
+    """
     plain = getattr(player.module, "module", player.module)
     if run.fabric.world_size > 1:
         run.model.eval()  # statistics over all processes would wait for the others
-    return explain(run.step, run.model, part, lambda: plain(*part), terms.items())
+    found = explain(run.step, run.model, part, lambda: plain(*part), terms.items())
+    if not in_use(run.fabric):
+        return found
+    return next(text for text in share_states(run.fabric, None if innocent else found) if text)
 
 
 def _methods(run: Run, event: str) -> list[Any]:
@@ -364,8 +404,8 @@ def _count(run: Run, values: dict[str, Tensor]) -> None:
     run.count += 1
 
 
-def _state(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The model's state dict, tensors and the rest apart."""
-    state = model.state_dict()
+def _state(run: Run) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The model's state dict, tensors and the rest apart; complete where it is written."""
+    state = whole_state(run.task.model, run.folder.write)
     tensors = {k: v for k, v in state.items() if isinstance(v, Tensor)}
     return tensors, {k: v for k, v in state.items() if not isinstance(v, Tensor)}

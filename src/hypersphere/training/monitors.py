@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from hypersphere.training.sharding import is_sharded, with_all_classes
+from hypersphere.training.sharding import is_spread, whole_weight
 
 __all__ = ["Monitor", "layer_angles", "layer_energies", "layer_weights"]
 
@@ -18,14 +19,17 @@ def layer_weights(model: nn.Module) -> dict[str, Tensor]:
     >>> sorted(layer_weights(nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(4, 2))))
     ['0', '2']
     """
-    found: dict[str, Tensor] = {}
+    return dict(_layers(model))
+
+
+def _layers(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """One layer after the other, so that of weights spread over processes only one is whole."""
     for name, module in model.named_modules():
         layer = isinstance(module, (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear))
         if layer or getattr(module, "neuron_role", None) is not None:
-            weight = getattr(module, "weight", None)
-            if isinstance(weight, Tensor) and weight.dim() >= 2 and len(weight) > 1:
-                found[name] = weight.detach().flatten(1)
-    return found
+            weight = whole_weight(module)
+            if weight is not None and weight.dim() >= 2 and len(weight) > 1:
+                yield name, weight.flatten(1)
 
 
 @torch.no_grad()
@@ -35,7 +39,7 @@ def layer_energies(model: nn.Module, s: float = 2.0, half_space: bool = False) -
 
     return {
         name: float(HF.hyperspherical_energy(weight, s=s, half_space=half_space))
-        for name, weight in layer_weights(model).items()
+        for name, weight in _layers(model)
     }
 
 
@@ -45,7 +49,7 @@ def layer_angles(model: nn.Module) -> dict[str, dict[str, float]]:
     from hypersphere import functional as HF
 
     found = {}
-    for name, weight in layer_weights(model).items():
+    for name, weight in _layers(model):
         angles = HF.pairwise_angle(weight)
         upper = angles[tuple(torch.triu_indices(len(angles), len(angles), offset=1))]
         found[name] = {"min": float(upper.min()), "mean": float(upper.mean())}
@@ -74,12 +78,11 @@ class Monitor:
             self._record(run, step)
 
     def _record(self, run: Any, step: int) -> None:
-        # Every process has the same weights, so rank 0 computes for all; a head spread over
-        # processes
-        # takes all of them to bring its classes together.
-        if not (run.folder.write or is_sharded(run.model)):
+        # Where every process has the same weights, rank 0 computes for all; weights that are spread
+        # over processes take all of them to bring each layer together.
+        if not (run.folder.write or is_spread(run.model)):
             return
-        values = with_all_classes(run.model, self._measure)
+        values = self._measure(run.model)
         energies = values["energy"]
         self.energy = sum(energies.values()) / max(1, len(energies))
         run.folder.log(step=step, split="monitor", **values)

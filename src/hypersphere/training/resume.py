@@ -15,7 +15,7 @@ from hypersphere.training.checkpoints import RunError, list_checkpoints
 from hypersphere.training.config import Config
 from hypersphere.training.record import RunFolder
 
-__all__ = ["MAY_CHANGE", "changed_settings", "record_changes"]
+__all__ = ["MAY_CHANGE", "changed_settings", "for_processes", "record_changes"]
 
 MAY_CHANGE = (
     "train.steps",
@@ -90,6 +90,21 @@ def record_changes(
     record.json("run.json", details)
     if config_text is not None:
         record.text("config.yaml", config_text)
+
+
+def for_processes(task: dict[str, Any], count: int) -> dict[str, Any]:
+    """A task's state, with the place in the data for `count` processes: they share the same
+    batches, so only the size of each one's part is another.
+
+    >>> loader = {"epoch": 3, "batch": 7, "batch_size": 64, "world_size": 1}
+    >>> for_processes({"loader": loader}, 2)["loader"]
+    {'epoch': 3, 'batch': 7, 'batch_size': 32, 'world_size': 2}
+    """
+    if "loader" not in task:
+        return task
+    loader = task["loader"]
+    together = loader["batch_size"] * loader["world_size"]
+    return {**task, "loader": {**loader, "batch_size": together // count, "world_size": count}}
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> Any:
