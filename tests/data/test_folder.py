@@ -120,3 +120,20 @@ def test_pictures_in_their_files_give_the_same_batches(tmp_path, prefetch):
     assert torch.equal(ours, theirs)
     thinned = hs.data.load("folder", root, lazy=True, imbalance="single").train
     assert thinned.counts().tolist() == [0, 4, 4]
+
+
+@pytest.mark.parametrize("parts", [[""], ["train", "val"]])
+def test_the_largest_classes(tmp_path, parts):
+    sizes = {"ant": 4, "bee": 8, "cow": 12, "doe": 8}
+    for part in parts:
+        for name, count in sizes.items():
+            for i in range(count):
+                save(tmp_path / part / name / f"{i}.png")
+    split = hs.data.load("folder", tmp_path, largest=2)
+    assert split.classes == ["bee", "cow"]  # bee before doe: the same size, in order of names
+    assert len(split.train) + len(split.test) == 20 * len(parts)
+    assert set(split.test.labels.tolist()) == {0, 1}
+    with pytest.raises(ValueError, match="has 4 classes; largest=5 are wanted"):
+        hs.data.load("folder", tmp_path, largest=5)
+    with pytest.raises(ValueError, match="largest is a number of classes, 1 or more; got 0"):
+        hs.data.load("folder", tmp_path, largest=0)

@@ -210,7 +210,7 @@ def test_classifier_joins_and_checks():
         (lambda: models.create("cnn9", angular="cos"), "did you mean 'cosine'"),
         (lambda: models.create("cnn9", angular="linear", k=0.3), "k and learn_k belong to"),
         (lambda: models.create("cnn9", angular="sigmoid", learn_k="layers"), "mean 'layer'"),
-        (lambda: models.create("cnn9", norm="layer"), "unknown norm 'layer'"),
+        (lambda: models.create("cnn9", norm="group"), "unknown norm 'group'"),
         (lambda: models.create("cnn9", activation="relux"), "did you mean 'relu'"),
         (lambda: models.create("cnn9", widths=(8, 8)), "has 3 stages, got widths=\\(8, 8\\)"),
         (lambda: models.create("cnn4", image_size=8), "too small for 4 poolings"),
@@ -254,3 +254,28 @@ def test_state_dict_round_trip():
     second.load_state_dict(first.state_dict())
     x = torch.rand(2, 3, 20, 18)
     torch.testing.assert_close(first(x), second(x))
+
+
+@pytest.mark.parametrize("name", ["cnn9", "sphereface20"])
+def test_a_relu_on_the_features_keeps_them_in_one_orthant(name):
+    x = example(small(name), 6)[0]
+    plain, cut = small(name).eval(), small(name, feature_relu=True).eval()
+    cut.load_state_dict(plain.state_dict())  # it has no weights of its own
+    assert torch.equal(cut(x), plain(x).clamp_min(0)) and (plain(x) < 0).any()
+
+
+def test_layer_and_weight_normalization():
+    net = small("cnn9", norm="layer")
+    norm = net.body.conv1_1.norm
+    x = 3 + 2 * torch.rand(4, 4, 8, 8)
+    flat = norm(x).flatten(1)
+    torch.testing.assert_close(flat.mean(1), torch.zeros(4), atol=1e-5, rtol=0)
+    torch.testing.assert_close(flat.std(1, correction=0), torch.ones(4), atol=1e-3, rtol=0)
+    critic = small("sngan_discriminator", spectral=False, weight_normalized=True)
+    layer = critic.body[0].conv
+    with torch.no_grad():
+        layer.parametrizations.weight.original1.mul_(5.0)  # the length of v does not count
+    length = layer.parametrizations.weight.original0.flatten()
+    torch.testing.assert_close(layer.weight.flatten(1).norm(dim=1), length)
+    with pytest.raises(ValueError, match="exclude each other"):
+        small("sngan_discriminator", weight_normalized=True)

@@ -8,8 +8,9 @@ from torch import nn
 
 from hypersphere import heads, layers, models, regularizers
 from hypersphere.training import Settings, make_optimizer, parameter_groups
+from hypersphere.training.adversarial import AdversarialTraining
+from hypersphere.training.gan_penalties import ClipWeights, gradient_penalty
 from hypersphere.training.hooks import (
-    AdversarialTraining,
     Anneal,
     ClassEnergyTerm,
     OrthogonalityTerm,
@@ -131,12 +132,36 @@ def test_fgsm_moves_by_eps_raises_the_loss_and_stays_in_range(share):
         assert run.model.loss(attacked, y) > run.model.loss(x, y)
 
 
-def test_fgsm_knows_the_normalization():
+def test_fgsm_is_that_of_the_evaluation_and_knows_the_normalization():
+    from hypersphere.evaluation import attack
+    from hypersphere.evaluation.attacks import training_loss
+
     run = a_run()
     run.task = SimpleNamespace(normalize=SimpleNamespace(mean=0.5, std=0.25))
-    x = (torch.rand(8, 1, 4, 4) - 0.5) / 0.25
-    attacked = AdversarialTraining(eps=8.0).attack(run, x, batch()[1])
+    x, y = (torch.rand(8, 1, 4, 4) - 0.5) / 0.25, batch()[1]
+    attacked, _ = AdversarialTraining(eps=8.0).change_batch(run, (x, y))
     assert float((attacked - x).abs().max()) <= 8 / 255 / 0.25 + 1e-5
+    options = {"normalize": run.task.normalize, "loss": training_loss}
+    assert torch.equal(attacked, attack(run.model, x, y, "fgsm", 8 / 255, **options))
+    assert all(p.requires_grad and p.grad is None for p in run.model.parameters())
+
+
+def test_weights_are_clipped_and_gradients_penalized():
+    net = nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 1)).double()
+    x, y = torch.rand(2, 6, 1, 2, 2).double()
+    torch.manual_seed(3)
+    value = gradient_penalty(net, x, y)
+    torch.manual_seed(3)
+    share = torch.rand(6, 1, 1, 1, dtype=torch.float64)
+    lengths = []
+    for u in share * x + (1 - share) * y:  # straight from the formula, a picture at a time
+        h = net[1](u.flatten()).tanh()
+        lengths.append((net[3].weight[0] * (1 - h * h) @ net[1].weight).norm())
+    torch.testing.assert_close(value, (torch.stack(lengths) - 1).square().mean())
+    value.backward()  # through the gradient
+    assert net[1].weight.grad.abs().sum() > 0
+    ClipWeights(0.1).after_update(SimpleNamespace(model=net))
+    assert max(p.abs().max().item() for p in net.parameters()) == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize("name", ["contrastive", "triplet", "center"])

@@ -90,6 +90,95 @@ def test_gan_moves_both_players_and_regularizes_the_discriminator(tmp_path):
     assert names[0].read_bytes() == names[1].read_bytes()
 
 
+@pytest.mark.parametrize(
+    ("model", "gan", "hooks"),
+    [
+        ({"spectral": False}, {"gradient_penalty": 10.0}, {}),
+        (
+            {"spectral": False},
+            {"gradient_penalty": 10.0, "loss": "wasserstein", "generator_every": 2},
+            {},
+        ),
+        ({"spectral": False}, {}, {"clip_weights": {"bound": 0.01}}),
+        ({"spectral": False, "norm": "layer"}, {}, {}),
+        ({"spectral": False, "weight_normalized": True}, {}, {}),
+    ],
+    ids=["gp", "wgan_gp", "clipping", "layer_norm", "weight_norm"],
+)
+def test_the_other_gans_of_table_d4(tmp_path, model, gan, hooks):
+    config = Config(
+        task="gan",
+        data=DataConfig(batch_size=16, share=0.1, test_share=0.2, normalize="symmetric"),
+        model={"name": "sngan_discriminator", "widths": [4, 8], **model},
+        hooks=hooks,
+        optimizer=OptimizerConfig(name="adam", lr=1e-3, betas=(0.5, 0.999)),
+        gan=GanConfig(
+            {"name": "sngan_generator", "widths": [8, 4], "features": 6}, samples=20, **gan
+        ),
+        train=TrainConfig(steps=4, test_every=2, log_every=2, quiet=True),
+    )
+    outcome = run(config, tmp_path)
+    assert 0 < outcome.last["generated"] < 1
+    from hypersphere.training.checkpoints import load_weights
+
+    weights = load_weights(tmp_path / "checkpoints/step-00000004/model.safetensors")
+    largest = max(v.abs().max() for k, v in weights.items() if k.startswith("discriminator"))
+    assert (largest <= 0.010001) == bool(hooks)
+
+
+def test_an_autoencoder_keeps_what_its_angles_carry(tmp_path):
+    config = Config(
+        task="reconstruction",
+        data=DataConfig(batch_size=64),
+        model={"name": "autoencoder", "widths": [16], "features": 16},
+        optimizer=OptimizerConfig(name="adam", lr=5e-3),
+        train=TrainConfig(steps=150, test_every=75, quiet=True),
+    )
+    outcome = run(config, tmp_path / "a")
+    last = outcome.last
+    assert last["loss"] < last["angle_loss"] < last["norm_loss"]  # Fig. 1.1
+    pictures = np.load(tmp_path / "a/reconstructions.npy")
+    assert pictures.shape == (4, 16, 1, 8, 8) and pictures.dtype == np.uint8
+    config.train.steps = 75
+    run(config, tmp_path / "b")
+    config.train.steps = 150
+    run(config, tmp_path / "b", resume=True)
+    names = [tmp_path / d / "checkpoints/step-00000150/model.safetensors" for d in "ab"]
+    assert names[0].read_bytes() == names[1].read_bytes()
+    config.model = {"name": "mlp"}
+    with pytest.raises(ValueError, match="trains an autoencoder; 'mlp' is none"):
+        run(config, tmp_path / "c")
+    config.data.normalize = "mean"
+    with pytest.raises(ValueError, match=r"pixels of 0\.\.1"):
+        run(config, tmp_path / "c")
+
+
+@pytest.mark.parametrize("name", ["triplet", "center"])
+def test_a_metric_loss_alone_trains_the_network(tmp_path, name):
+    """`detached`: the head learns from features that do not learn from it."""
+    settings = {
+        "model": {"name": "mlp", "widths": [16, 8]},
+        "head": {"name": "softmax", "detached": True},
+        "optimizer": OptimizerConfig(lr=0.05),
+    }
+    run(small_config(**settings), tmp_path / "none")
+    hooks = {"metric_loss": {"name": name, "weight": 1.0, "margin": 0.2}}
+    run(small_config(**settings, hooks=hooks), tmp_path / "alone")
+    first, trained = load_net(tmp_path / "none"), load_net(tmp_path / "alone")
+    torch.manual_seed(0)
+    from hypersphere.training.build import make_net
+
+    start = make_net(small_config(**settings), (1, 8, 8), 10)
+    for a, b, c in zip(
+        start.backbone.parameters(),
+        first.backbone.parameters(),
+        trained.backbone.parameters(),
+        strict=True,
+    ):
+        assert torch.equal(a, b) and not torch.equal(a, c)
+    assert not torch.equal(start.head.weight, first.head.weight)
+
+
 def test_few_shot_pretrains_and_tests_on_new_classes(monkeypatch, tmp_path):
     whole = data.load("digits")
     split = data.Split(whole.train.only(range(5)), whole.train.only(range(5, 10)), name="digits")

@@ -26,6 +26,7 @@ def load_folder(
     test_fraction: float = 0.25,
     seed: int = 0,
     lazy: bool = False,
+    largest: int | None = None,
 ) -> Split:
     """Pictures in `root`/`path`.
 
@@ -33,8 +34,11 @@ def load_folder(
     test part. Layout 2: CLASS/*.jpg, of which `test_fraction` of every class is drawn for testing.
     `exclude`: class names to leave out, as section 2.3.6 leaves out of the training faces everybody
     who appears in a test set. `size`, `mode`: see `read_image`. `lazy=True` leaves the pictures in
-    their files (`ImageFiles`).
+    their files (`ImageFiles`). `largest`: only this many classes, those with most pictures (in the
+    training part, where there is one), as Fig. 2.10 takes six people.
     """
+    if largest is not None and largest < 1:
+        raise ValueError(f"largest is a number of classes, 1 or more; got {largest}")
     base = root / path
     if not base.is_dir():
         raise missing("the image folder", base, SOURCES["folder"].where)
@@ -43,7 +47,7 @@ def load_folder(
         for part, names in PARTS.items()
     }
     if parts["train"] is None:
-        paths, labels, classes = list_classes(base, exclude)
+        paths, labels, classes = list_classes(base, exclude, largest)
         chosen = choose_test(torch.tensor(labels), test_fraction, seed).tolist()
         halves: list[Dataset] = []
         for wanted in (False, True):
@@ -58,33 +62,33 @@ def load_folder(
         parts["test"], parts["validation"] = parts["validation"], None
     if parts["test"] is None:
         raise missing("the test part", [base / "val", base / "test"], SOURCES["folder"].where)
-    paths, labels, classes = list_classes(parts["train"], exclude)
+    paths, labels, classes = list_classes(parts["train"], exclude, largest)
     train = make_dataset(paths, labels, classes, size, mode, lazy)
-    test = _other_part(parts["test"], train, exclude, size, mode, lazy)
+    options = (train, exclude, size, mode, lazy, largest is not None)
+    test = _other_part(parts["test"], *options)
     validation = parts["validation"]
-    return Split(
-        train,
-        test,
-        None if validation is None else _other_part(validation, train, exclude, size, mode, lazy),
-    )
+    return Split(train, test, None if validation is None else _other_part(validation, *options))
 
 
 def list_classes(
-    folder: Path, exclude: Collection[str] = ()
+    folder: Path, exclude: Collection[str] = (), largest: int | None = None
 ) -> tuple[list[str], list[int], list[str]]:
-    """Paths, labels and class names of CLASS/*.jpg, both in alphabetical order."""
+    """Paths, labels and class names of CLASS/*.jpg, both in alphabetical order; of the `largest`
+    classes only, if a number is given.
+    """
     with os.scandir(folder) as entries:
         names = sorted(e.name for e in entries if e.is_dir() and not e.name.startswith("."))
-    paths: list[str] = []
-    labels: list[int] = []
-    classes: list[str] = []
     left_out = set(exclude)
-    for name in names:
-        pictures = [] if name in left_out else list_pictures(folder / name)
-        if pictures:  # a folder without pictures is no class
-            labels.extend([len(classes)] * len(pictures))
-            classes.append(name)
-            paths.extend(pictures)
+    pictures = {n: list_pictures(folder / n) for n in names if n not in left_out}
+    pictures = {n: found for n, found in pictures.items() if found}  # without any, no class
+    if largest is not None:
+        if len(pictures) < largest:
+            raise ValueError(f"{folder} has {len(pictures)} classes; largest={largest} are wanted")
+        kept = sorted(pictures, key=lambda n: (-len(pictures[n]), n))[:largest]
+        pictures = {n: pictures[n] for n in sorted(kept)}
+    classes = list(pictures)
+    paths = [path for found in pictures.values() for path in found]
+    labels = [i for i, found in enumerate(pictures.values()) for _ in found]
     if not paths:
         raise MissingData(
             f"no pictures in class folders in {folder}: expected a folder for each class (or "
@@ -101,19 +105,28 @@ def _other_part(
     size: Size,
     mode: str | None,
     lazy: bool,
+    chosen: bool = False,
 ) -> Dataset:
-    """A part with the classes, and so the numbers, of the training part."""
+    """A part with the classes, and so the numbers, of the training part; where those were `chosen`
+    among others, the others are left out.
+    """
     paths, labels, names = list_classes(folder, exclude)
     number = {name: i for i, name in enumerate(train.classes)}
     unknown: Sequence[str] = [name for name in names if name not in number]
-    if unknown:
+    if unknown and not chosen:
         raise ValueError(
             f"{folder} has {len(unknown)} classes that the training part lacks, e.g. {unknown[0]!r}"
         )
+    known = [
+        (p, number[names[k]]) for p, k in zip(paths, labels, strict=True) if names[k] in number
+    ]
+    if not known:
+        raise ValueError(f"{folder} has no picture of the training part's classes")
     if mode is None:  # grey or RGB is decided once, by the training part
         if isinstance(train, ImageFiles):
             mode = train.mode
         elif isinstance(train, ArrayDataset):
             mode = "L" if train.shape[0] == 1 else "RGB"
-    labels = [number[names[label]] for label in labels]
-    return make_dataset(paths, labels, list(train.classes), size, mode, lazy)
+    return make_dataset(
+        [p for p, _ in known], [k for _, k in known], list(train.classes), size, mode, lazy
+    )

@@ -8,8 +8,10 @@ head.loss(features, labels)     # their cross entropy, without the (B, C) matrix
 
 from ..functional.margins import Margin
 from .annealing import LambdaAnnealing
+from .center import center_loss, move_centers
 from .design import MarginCheck, check_margin, plot_margins
 from .diagnosis import Diagnosis, diagnose
+from .hinge import HingeHead
 from .margin import MarginHead
 from .metric_learning import MetricLoss
 from .presets import (
@@ -41,6 +43,7 @@ __all__ = [
     "ArcFaceHead",
     "Diagnosis",
     "GASoftmaxHead",
+    "HingeHead",
     "LSoftmaxHead",
     "LambdaAnnealing",
     "Margin",
@@ -51,6 +54,7 @@ __all__ = [
     "SoftmaxHead",
     "WSoftmaxHead",
     "angular_margin",
+    "center_loss",
     "check_margin",
     "decision_boundary",
     "diagnose",
@@ -62,6 +66,7 @@ __all__ = [
     "m_min_multiclass",
     "minimum_loss",
     "minimum_scale",
+    "move_centers",
     "plot_margins",
     "save_shards",
     "shard",

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from .._optional import require
+from .center import center_loss
 
 __all__ = ["MetricLoss"]
 
@@ -18,11 +19,11 @@ class MetricLoss(nn.Module):
     """weight x a loss of pytorch-metric-learning on the features, to add to a head's loss.
 
     name: "contrastive", "triplet", "center", or the name of any other loss class there; options go
-    to its constructor. Needs `pip install hypersphere[metric]`.
+    to its constructor. They need `pip install hypersphere[metric]`.
 
-    "center" is mean |x - c_y|^2 / 2 with a learned center per class, and takes num_classes and
-    in_features. The library has no class for it, but its contrastive loss between features and
-    centers, squared and without margins, is that; the centers learn by gradient.
+    "center" is `center_loss` with a center per class that learns by gradient; it takes num_classes
+    and in_features, and does without the library, which has none. `move_centers` is the authors'
+    way to move the centers, which training uses.
 
         loss = head.loss(x, y) + MetricLoss("triplet", weight=0.5, margin=0.2)(x, y)
     """
@@ -36,20 +37,14 @@ class MetricLoss(nn.Module):
         **options: Any,
     ) -> None:
         super().__init__()
-        losses = require("pytorch_metric_learning.losses", extra="metric")
         self.weight = weight
         self.centers: nn.Parameter | None = None
         if name == "center":
             if num_classes is None or in_features is None:
                 raise ValueError("MetricLoss('center') needs num_classes and in_features")
             self.centers = nn.Parameter(torch.zeros(num_classes, in_features))
-            distances = require("pytorch_metric_learning.distances", extra="metric")
-            reducers = require("pytorch_metric_learning.reducers", extra="metric")
-            squared = distances.LpDistance(normalize_embeddings=False, power=2)
-            self.inner = losses.ContrastiveLoss(
-                pos_margin=0, neg_margin=0, distance=squared, reducer=reducers.SumReducer()
-            )
             return
+        losses = require("pytorch_metric_learning.losses", extra="metric")
         given = {"num_classes": num_classes, "embedding_size": in_features}
         options.update({key: value for key, value in given.items() if value is not None})
         kind = getattr(losses, _NAMES.get(name, name), None)
@@ -65,6 +60,4 @@ class MetricLoss(nn.Module):
         x = features.float()
         if self.centers is None:
             return self.weight * self.inner(x, labels)
-        present = labels.unique()
-        total = self.inner(x, labels, ref_emb=self.centers[present].to(x), ref_labels=present)
-        return self.weight * 0.5 * total / max(1, len(labels))
+        return self.weight * center_loss(x, labels, self.centers.to(x))

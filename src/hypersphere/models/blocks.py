@@ -16,7 +16,7 @@ from torch import Tensor, nn
 OPERATORS = ("plain", "sphere", "ball", "tanh", "linear", "segmented", "log", "mixed")
 ANGULARS = ("linear", "cosine", "sigmoid", "square_cosine")
 SHARES = ("filter", "layer", "network")
-NORMS = ("batch", "none")
+NORMS = ("batch", "layer", "none")
 ACTIVATIONS = ("relu", "prelu", "leaky_relu", "none")
 _NORM_LAYERS = {0: nn.BatchNorm1d, 1: nn.BatchNorm1d, 2: nn.BatchNorm2d}
 
@@ -40,7 +40,8 @@ class Style:
     - ``angular``: the angular activation g (Eq. 4.11-4.14) of decoupled layers, a name, an instance
       or a function of cos(theta). ``k`` is the curvature of the sigmoid, ``learn_k`` learns it per
       "filter", "layer" or "network".
-    - ``norm``: "batch" or "none". ``activation``: "relu" "prelu" "leaky_relu" (slope 0.1) "none".
+    - ``norm``: "batch", "layer" (over all values of a sample) or "none". ``activation``: "relu"
+      "prelu" "leaky_relu" (slope 0.1) "none".
     - ``weighted``, ``rescale``: handed to the decoupled layers (Eq. 4.15, 4.16; Sec. 3.2.5).
 
     >>> Style(activation="prelu").unit(2, 3, 8, kernel_size=3)
@@ -141,6 +142,8 @@ class Style:
         return self.make(nn.Linear, inputs, outputs, bias=bias)
 
     def normalization(self, channels: int, dims: int = 2) -> nn.Module:
+        if self.norm == "layer":
+            return nn.GroupNorm(1, channels)  # over all values of a sample, a gain per channel
         return nn.Identity() if self.norm == "none" else _NORM_LAYERS[dims](channels)
 
     def activate(self, channels: int) -> nn.Module:
@@ -196,16 +199,24 @@ class Backbone(nn.Module):
 
 
 def embedding(
-    style: Style, inputs: int, outputs: int | None, normalize: bool, bias: bool = False
+    style: Style,
+    inputs: int,
+    outputs: int | None,
+    normalize: bool,
+    bias: bool = False,
+    relu: bool = False,
 ) -> nn.Module:
     """The last fully connected layer: no activation, so features may point anywhere (A.1).
 
+    ``relu`` puts one there all the same, as standard CNNs have it: features of one orthant.
     It is a hidden layer (the classes are the head's), which it says to regularizers and rotations.
     """
     if outputs is None:
-        return nn.Identity()
+        return nn.ReLU() if relu else nn.Identity()
     layer = style.unit(0, inputs, outputs, activate=False, normalize=normalize, bias=bias)
     mark(layer[0], "hidden")
+    if relu:
+        layer.append(nn.ReLU())
     return layer
 
 

@@ -38,7 +38,8 @@ class PlainCNN(Backbone):
       not say; the released code of chapters 3-4 has it, that of chapter 5 has not, and so have
       the tables' entries.
 
-    No layer has a bias, as in the released code, and no activation follows the features (A.1).
+    No layer has a bias, as in the released code, and no activation follows the features unless
+    ``feature_relu`` puts a ReLU there, to see what it does (A.1).
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class PlainCNN(Backbone):
         final_pool: bool = True,
         ceil_mode: bool = True,
         feature_norm: bool = False,
+        feature_relu: bool = False,
         style: Style = DEFAULT,
     ) -> None:
         super().__init__()
@@ -87,7 +89,7 @@ class PlainCNN(Backbone):
         for width in hidden:
             self.hidden.append(style.unit(0, flat, width))
             flat = width
-        self.embedding = embedding(style, flat, features, normalize=feature_norm)
+        self.embedding = embedding(style, flat, features, feature_norm, relu=feature_relu)
         self.out_features = flat if features is None else features
         self.input_shape = (in_channels, *self.image_size)
         initialize(self)

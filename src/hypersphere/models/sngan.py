@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from torch import Tensor, nn
-from torch.nn.utils.parametrizations import spectral_norm
+from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 
 from .blocks import DEFAULT, Backbone, Style, check_images, halve, initialize, mark, size_pair
 from .registry import register
@@ -79,7 +79,8 @@ class Discriminator(Backbone):
 
     3x3 convolutions of stride 1 and 4x4 convolutions of stride 2 in turn, leaky ReLU of slope
     0.1, then a dense layer (``features=None`` returns what enters it). ``spectral`` normalizes
-    every weight by its largest singular value (Eq. D.13, torch's). Weights start at N(0, 0.02^2).
+    every weight by its largest singular value (Eq. D.13, torch's); ``weight_normalized`` gives
+    every neuron a learned length instead, g v / |v| [128]. Weights start at N(0, 0.02^2).
     The released code widens at the 4x4 convolutions (64-128-128-256-256-512-512); the table, and
     this, one later.
     """
@@ -91,6 +92,7 @@ class Discriminator(Backbone):
         in_channels: int = 3,
         image_size: int | Sequence[int] = 32,
         spectral: bool = True,
+        weight_normalized: bool = False,
         style: Style = CRITIC_STYLE,
     ) -> None:
         super().__init__()
@@ -114,10 +116,12 @@ class Discriminator(Backbone):
             mark(self.dense, "output")
         self.out_features = flat if features is None else features
         initialize(self, _small)
-        if spectral:
+        if spectral and weight_normalized:
+            raise ValueError("spectral and weight_normalized exclude each other; choose one")
+        if spectral or weight_normalized:
             for module in list(self.modules()):
                 if isinstance(module, (nn.Conv2d, nn.Linear)):
-                    spectral_norm(module)
+                    spectral_norm(module) if spectral else weight_norm(module)
 
     def forward(self, x: Tensor) -> Tensor:
         check_images(x, self.in_channels, self.image_size)

@@ -45,8 +45,8 @@ class SphereFace(Backbone):
     Initialization: unit convolutions N(0, 0.01^2) without bias; the strided convolutions and FC1
     uniform with variance 1 / fan_in and a bias, as released. A strided convolution has no bias
     where batch normalization or a decoupled operator makes it useless. FC1 has no activation:
-    features with a ReLU would all lie in one orthant (A.1). The released SphereFace-64 has one
-    unit fewer than Table 2.7; this is the table.
+    with a ReLU (``feature_relu``) all features lie in one orthant (A.1). The released
+    SphereFace-64 has one unit fewer than Table 2.7; this is the table.
     """
 
     def __init__(
@@ -58,6 +58,7 @@ class SphereFace(Backbone):
         features: int | None = 512,
         stem_kernel: int | None = None,
         average_pool: bool = False,
+        feature_relu: bool = False,
         style: Style = FACE_STYLE,
     ) -> None:
         super().__init__()
@@ -80,7 +81,7 @@ class SphereFace(Backbone):
         self.pool = nn.AdaptiveAvgPool2d(1) if average_pool else nn.Identity()
         flat = channels * (1 if average_pool else size[0] * size[1])
         self.embedding = embedding(
-            style, flat, features, normalize=style.norm != "none", bias=style.plain
+            style, flat, features, style.norm != "none", bias=style.plain, relu=feature_relu
         )
         self.out_features = flat if features is None else features
         self._initialize()

@@ -119,9 +119,11 @@ def make_head(settings: dict[str, Any], in_features: int, num_classes: int) -> n
     options = dict(settings)
     name, annealing = options.pop("name"), options.pop("annealing", None)
     options.pop("sharded", None)  # the processes come later
+    detached = options.pop("detached", False)
     head = construct("head", name, options, in_features=in_features, num_classes=num_classes)
     if annealing is not None:
         head.annealing = heads.LambdaAnnealing(**annealing)
+    head.detached = detached  # see `tasks.ClassifierLoss`
     return head
 
 

@@ -183,12 +183,17 @@ class GanConfig:
     Args:
         generator: name and options of the generator
         generator_every: the generator moves in every n-th iteration
+        loss: standard (Eq. D.12), or wasserstein: the mean scores themselves
+        gradient_penalty: weight of the penalty on gradients of the discriminator that are not of
+            length 1 (GAN-GP, WGAN-GP; 10 in its paper)
         samples: pictures generated for each test
         scorer: folder of a classifier's run, for inception-style scores and Frechet distances
     """
 
     generator: dict[str, Any] = field(default_factory=lambda: {"name": "sngan_generator"})
     generator_every: int = 1
+    loss: Literal["standard", "wasserstein"] = "standard"
+    gradient_penalty: float = 0.0
     samples: int = 1000
     scorer: str | None = None
 
@@ -255,7 +260,7 @@ class ThesisConfig:
 class Config:
     """A whole run."""
 
-    task: Literal["classification", "gan", "graph", "few_shot"] = "classification"
+    task: Literal["classification", "gan", "graph", "few_shot", "reconstruction"] = "classification"
     seed: int = 0
     data: DataConfig = field(default_factory=DataConfig)
     model: dict[str, Any] = field(default_factory=lambda: {"name": "cnn9"})

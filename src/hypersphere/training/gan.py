@@ -22,6 +22,7 @@ from hypersphere.training.build import (
 )
 from hypersphere.training.config import Config
 from hypersphere.training.distributed import synchronize
+from hypersphere.training.gan_penalties import gradient_penalty
 from hypersphere.training.loop import Player
 from hypersphere.training.record import RunFolder
 
@@ -29,12 +30,23 @@ __all__ = ["DiscriminatorLoss", "Gan", "GeneratorLoss", "prepare_gan"]
 
 
 class DiscriminatorLoss(nn.Module):
-    """x (B, ...) -> (-log D(x) - log(1 - D(G(z))), scores); D(x) = sigmoid of the score."""
+    """x (B, ...) -> (-log D(x) - log(1 - D(G(z))), scores); D(x) = sigmoid of the score.
 
-    def __init__(self, discriminator: nn.Module, generator: nn.Module) -> None:
+    With `wasserstein` the scores themselves, -f(x) + f(G(z)). `penalty` times the gradient penalty
+    is added to either.
+    """
+
+    def __init__(
+        self,
+        discriminator: nn.Module,
+        generator: nn.Module,
+        wasserstein: bool = False,
+        penalty: float = 0.0,
+    ) -> None:
         super().__init__()
         self.discriminator = discriminator
         self._generator = [generator]  # in a list: not a part of this module, so not its to update
+        self.wasserstein, self.penalty = wasserstein, penalty
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         generator = self._generator[0]
@@ -43,21 +55,30 @@ class DiscriminatorLoss(nn.Module):
         # One pass over both: what depends on the batch sees real and generated pictures alike.
         scores = self.discriminator(torch.cat([x, fake])).flatten()
         real, generated = scores[: len(x)], scores[len(x) :]
-        return softplus(-real).mean() + softplus(generated).mean(), scores
+        if self.wasserstein:
+            loss = generated.mean() - real.mean()
+        else:
+            loss = softplus(-real).mean() + softplus(generated).mean()
+        if self.penalty:
+            loss = loss + self.penalty * gradient_penalty(self.discriminator, x, fake)
+        return loss, scores
 
 
 class GeneratorLoss(nn.Module):
-    """x, for its batch size only -> (-log D(G(z)), scores)."""
+    """x, for its batch size only -> (-log D(G(z)), scores); with `wasserstein` -f(G(z))."""
 
-    def __init__(self, generator: nn.Module, discriminator: nn.Module) -> None:
+    def __init__(
+        self, generator: nn.Module, discriminator: nn.Module, wasserstein: bool = False
+    ) -> None:
         super().__init__()
         self.generator = generator
         self._discriminator = [discriminator]
+        self.wasserstein = wasserstein
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         z = torch.randn(len(x), *self.generator.input_shape, device=x.device)  # type: ignore[misc]
         scores = self._discriminator[0](self.generator(z)).flatten()
-        return softplus(-scores).mean(), scores
+        return -scores.mean() if self.wasserstein else softplus(-scores).mean(), scores
 
 
 class Gan:
@@ -149,12 +170,16 @@ def prepare_gan(config: Config, fabric: Any) -> Any:
     if fabric.world_size > 1:
         synchronize(nets)
     settings = make_settings(config.train, len(loaders.train))
+    wasserstein = config.gan.loss == "wasserstein"
+    losses = (
+        DiscriminatorLoss(discriminator, generator, wasserstein, config.gan.gradient_penalty),
+        GeneratorLoss(generator, discriminator, wasserstein),
+    )
     players = []
-    for own, other, loss, every in (
-        (discriminator, generator, DiscriminatorLoss, 1),
-        (generator, discriminator, GeneratorLoss, config.gan.generator_every),
+    for own, loss, every in zip(
+        (discriminator, generator), losses, (1, config.gan.generator_every), strict=True
     ):
-        module = fabric.setup_module(loss(own, other))
+        module = fabric.setup_module(loss)
         optimizer = make_player_optimizer(config, own)
         rate = make_rate(optimizer, config.schedule, settings.steps)
         players.append(Player(module, fabric.setup_optimizers(optimizer), rate, every))

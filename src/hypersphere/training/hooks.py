@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from hypersphere.training.sharding import with_whole_weights
 
 __all__ = [
-    "AdversarialTraining",
     "Anneal",
     "ClassEnergyTerm",
     "OrthogonalityTerm",
@@ -142,36 +140,3 @@ class OrthogonalityTerm:
         if not final:
             return {}
         return {"orthogonality": self.weight * orthogonality_penalty(run.model)}
-
-
-class AdversarialTraining:
-    """FGSM training (4.6.2, C.1.2): x + eps sign(grad_x loss) replaces a share of the batch.
-
-    `eps` is in pixels of 0..255 (the text's 8). The step is taken, and cut to the range of pixels,
-    before the normalization that the task names.
-    """
-
-    def __init__(self, eps: float = 8.0, share: float = 1.0) -> None:
-        if not 0 < share <= 1:
-            raise ValueError(f"adversarial.share must be in (0, 1]; got {share}")
-        self.eps, self.share = eps, share
-
-    def change_batch(self, run: Any, batch: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        x, y, *rest = batch
-        count = max(1, round(self.share * len(x)))
-        attacked = self.attack(run, x[:count], y[:count])
-        return (torch.cat([attacked, x[count:]]), y, *rest)
-
-    def attack(self, run: Any, x: Tensor, y: Tensor) -> Tensor:
-        # In evaluation mode: running statistics (BatchNorm, patch norms) must not see the attack.
-        run.model.eval()
-        normalize = getattr(run.task, "normalize", None)
-        std = getattr(normalize, "std", 1.0)
-        mean = getattr(normalize, "mean", 0.0)
-        std = std.to(x.device) if isinstance(std, Tensor) else std
-        mean = mean.to(x.device) if isinstance(mean, Tensor) else mean
-        probe = x.detach().clone().requires_grad_(True)
-        (gradient,) = torch.autograd.grad(run.model.loss(probe, y), probe)
-        run.model.train()
-        pixels = x * std + mean + self.eps / 255 * gradient.sign()
-        return ((pixels.clamp(0, 1) - mean) / std).detach()

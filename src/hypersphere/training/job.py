@@ -104,6 +104,10 @@ def prepare(config: Config, fabric: Any) -> Job:
         from hypersphere.training.gan import prepare_gan
 
         return prepare_gan(config, fabric)
+    if config.task == "reconstruction":
+        from hypersphere.training.reconstruction import prepare_reconstruction
+
+        return prepare_reconstruction(config, fabric)
     loaders = make_loaders(config.data, config.seed, fabric.global_rank, fabric.world_size)
     job = prepare_classification(config, fabric, loaders)
     # The same start everywhere; from here on, processes draw (dropout, noise) each for themselves.

@@ -1,4 +1,4 @@
-"""The baselines of Table 2.9: a metric loss on the features beside the softmax loss."""
+"""The baselines of Table 2.9: a metric loss on the features, beside the softmax loss or alone."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from hypersphere.heads import center_loss, move_centers
 
 __all__ = ["MetricLoss"]
 
@@ -15,8 +17,10 @@ class MetricLoss:
 
     - "contrastive", "triplet": over all pairs / triplets of the batch (`heads.MetricLoss`);
       `margin` is that of pytorch-metric-learning;
-    - "center": 1/2 mean |x - c_y|^2, with class centers c that move by `rate` towards the mean of
-      their samples after each update, as its authors have it.
+    - "center": `heads.center_loss`, with class centers that move by `rate` towards their samples
+      after each update (`heads.move_centers`).
+
+    With `head: {detached: true}` the network learns from this alone.
     """
 
     def __init__(
@@ -46,8 +50,7 @@ class MetricLoss:
             classes = run.model.head.weight.shape[0]
             self.centers = features.new_zeros(classes, features.shape[1])
         self._seen.append((features.detach(), labels))
-        distance = (features - self.centers[labels]).square().sum(1).mean()
-        return {"center": 0.5 * self.weight * share * distance}
+        return {"center": self.weight * share * center_loss(features, labels, self.centers)}
 
     @torch.no_grad()
     def after_update(self, run: Any) -> None:
@@ -57,12 +60,11 @@ class MetricLoss:
         labels = torch.cat([y for _, y in self._seen])
         self._seen = []
         total = torch.zeros_like(self.centers).index_add_(0, labels, features)
-        count = torch.bincount(labels, minlength=len(self.centers)).unsqueeze(1)
+        count = torch.bincount(labels, minlength=len(self.centers))
         if run.fabric.world_size > 1:
             total = run.fabric.all_reduce(total, reduce_op="sum")
             count = run.fabric.all_reduce(count, reduce_op="sum")
-        # 1 + count, as the loss's authors have it: a class seen once moves half of `rate`.
-        self.centers += self.rate * (total - count * self.centers) / (1 + count)
+        move_centers(self.centers, total, count, self.rate)
 
     def state_dict(self) -> dict[str, Any]:
         return {"centers": self.centers}

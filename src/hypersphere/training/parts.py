@@ -28,6 +28,7 @@ HEADS = {
     "am_softmax": "AMSoftmaxHead",
     "arcface": "ArcFaceHead",
     "margin": "MarginHead",
+    "hinge": "HingeHead",
 }
 REGULARIZERS = {
     "mhe": "MHE",
@@ -44,6 +45,7 @@ HOOKS = {
     "adversarial": "AdversarialTraining",
     "monitor": "Monitor",
     "metric_loss": "MetricLoss",
+    "clip_weights": "ClipWeights",
 }
 # Filled in from the data, not by the user.
 _DERIVED = {
@@ -109,9 +111,9 @@ def _target(kind: str, name: str) -> Any:
         from hypersphere import regularizers
 
         return getattr(regularizers, REGULARIZERS[name])
-    from hypersphere.training import hooks, metric_losses, monitors
+    from hypersphere.training import adversarial, gan_penalties, hooks, metric_losses, monitors
 
-    for module in (hooks, monitors, metric_losses):
+    for module in (hooks, adversarial, gan_penalties, metric_losses, monitors):
         if hasattr(module, HOOKS[name]):
             return getattr(module, HOOKS[name])
     raise AssertionError(name)
@@ -155,6 +157,7 @@ def options(kind: str, name: str = "") -> dict[str, Option]:
     if kind == "head":
         found["annealing"] = Option("annealing", dict[str, Any] | None, None)
         found["sharded"] = Option("sharded", bool, False)  # classes spread over the processes
+        found["detached"] = Option("detached", bool, False)  # its loss trains the head alone
     if kind == "regularizers":
         for key, (hint, default) in _SCHEDULE.items():
             found[key] = Option(key, hint, default)

@@ -18,7 +18,9 @@ __all__ = ["Classification", "ClassifierLoss", "extract_features"]
 class ClassifierLoss(nn.Module):
     """(x, y) -> (loss, features): one forward pass that gives both, the unit DDP wraps.
 
-    `net` is a `hypersphere.models.Classifier`; the loss is that of `net.loss(x, y)`.
+    `net` is a `hypersphere.models.Classifier`; the loss is that of `net.loss(x, y)`. A head with
+    `detached` set learns from features that do not learn from it: the network is trained by what
+    hooks add (the triplet loss alone), and test accuracy still has a meaning.
     """
 
     def __init__(self, net: nn.Module, label_smoothing: float = 0.0) -> None:
@@ -30,10 +32,11 @@ class ClassifierLoss(nn.Module):
         net: Any = self.net
         penalized = getattr(net.backbone, "features_and_penalty", None)  # PointNet's T-Nets
         features, penalty = (net.features(x), 0.0) if penalized is None else penalized(x)
+        seen = features.detach() if getattr(net.head, "detached", False) else features
         if hasattr(net.head, "loss"):
-            loss = net.head.loss(features, y, **self.options)
+            loss = net.head.loss(seen, y, **self.options)
         else:
-            loss = nn.functional.cross_entropy(net.head(features), y, **self.options)  # type: ignore[arg-type]
+            loss = nn.functional.cross_entropy(net.head(seen), y, **self.options)  # type: ignore[arg-type]
         return loss + penalty, features
 
 

@@ -1,0 +1,43 @@
+"""The hinge loss against its sum, term by term."""
+
+import pytest
+import torch
+
+from hypersphere import heads, regularizers
+
+
+@pytest.mark.parametrize("squared", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+def test_one_against_all(squared, bias):
+    torch.manual_seed(0)
+    head = heads.HingeHead(5, 4, margin=0.7, squared=squared, bias=bias).double()
+    x, y = torch.randn(6, 5, dtype=torch.float64), torch.tensor([0, 1, 2, 3, 0, 2])
+    scores = head(x, y)
+    assert torch.equal(scores, head(x))
+    each = []
+    for row, label in zip(scores.tolist(), y.tolist(), strict=True):
+        terms = [max(0.0, 0.7 - (1 if j == label else -1) * f) for j, f in enumerate(row)]
+        each.append(sum(t**2 if squared else t for t in terms))
+    wanted = torch.tensor(each)
+    torch.testing.assert_close(head.loss(x, y, "none"), wanted)
+    torch.testing.assert_close(head.loss(x, y), wanted.mean())
+    torch.testing.assert_close(head.loss(x, y, "sum"), wanted.sum())
+
+
+def test_it_is_a_head_like_the_others():
+    head = heads.HingeHead(8, 3)
+    assert regularizers.MHE(output=1.0)(torch.nn.Sequential(head)) > 0  # its neurons count
+    x = torch.randn(64, 8)
+    y = x[:, :3].argmax(1)
+    optimizer = torch.optim.SGD(head.parameters(), lr=0.2)
+    for _ in range(100):
+        optimizer.zero_grad()
+        head.loss(x, y).backward()
+        optimizer.step()
+    assert (head(x).argmax(1) == y).float().mean() > 0.9
+    with pytest.raises(ValueError, match="no label smoothing"):
+        head.loss(x, y, label_smoothing=0.1)
+    with pytest.raises(ValueError, match="reduction is mean, sum or none; got 'all'"):
+        head.loss(x, y, "all")
+    with pytest.raises(ValueError, match="margin must be above 0; got 0"):
+        heads.HingeHead(8, 3, margin=0)
