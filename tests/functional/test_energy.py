@@ -25,11 +25,12 @@ def call(s, half, distance, weighted, reduction, n=6):
     return lambda w: HF.hyperspherical_energy(w, s, half, distance, beta, reduction), beta
 
 
+@pytest.mark.parametrize("shape", [(6, 2, 2), (6, 2, 4)], ids=["short", "long"])
 @pytest.mark.parametrize("options", OPTIONS)
-def test_value_and_gradient_are_those_of_the_double_loop(options, monkeypatch):
+def test_value_and_gradient_are_those_of_the_double_loop(options, shape, monkeypatch):
     s, half, distance, _, reduction = options
     function, beta = call(*options)
-    w = torch.randn(6, 2, 2, dtype=torch.float64, requires_grad=True)
+    w = torch.randn(shape, dtype=torch.float64, requires_grad=True)
     expected = reference.energy(w, s, half, distance, beta, reduction)
     (slope,) = torch.autograd.grad(expected, w)
     for entries in (module.BLOCK_ENTRIES, 13):  # whole, and in blocks of two rows
@@ -45,9 +46,10 @@ def test_value_and_gradient_are_those_of_the_double_loop(options, monkeypatch):
 @pytest.mark.parametrize("options", OPTIONS[::2])
 def test_gradients_of_first_and_second_order(options):
     function, _ = call(*options, n=4)
-    w = torch.randn(4, 3, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(function, w)
-    assert torch.autograd.gradgradcheck(function, w)
+    for dim in (3, 5):  # fewer and more entries than neurons: two ways to the gradient
+        w = torch.randn(4, dim, dtype=torch.float64, requires_grad=True)
+        assert torch.autograd.gradcheck(function, w)
+        assert torch.autograd.gradgradcheck(function, w)
 
 
 @pytest.mark.parametrize("s", [0.0, 1.0, 2.0])
@@ -99,16 +101,20 @@ def test_energies_of_regular_bodies_in_closed_form(s):
 @pytest.mark.parametrize("distance", ["euclidean", "geodesic"])
 @pytest.mark.parametrize("s", [0.0, 2.0, 40.0])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_duplicate_opposite_zero_and_tiny_neurons_stay_finite(half, distance, s, dtype):
-    w = torch.randn(8, 5, dtype=dtype)
-    w[1], w[2], w[3], w[4], w[5] = 3 * w[0], -w[0], 0, 0, 1e-25 * w[5]
-    w.requires_grad_()
-    energy = HF.hyperspherical_energy(w, s, half, distance)
-    energy.backward()
-    assert energy.isfinite() and w.grad.isfinite().all()
-    assert (w.grad[3:5] == 0).all()
-    again = HF.hyperspherical_energy(1e3 * w.detach(), s, half, distance)  # the floor ignores |w|
-    torch.testing.assert_close(again, energy.detach(), rtol=1e-2, atol=0)
+@pytest.mark.parametrize("dim", [5, 9])
+def test_duplicate_opposite_zero_and_tiny_neurons_stay_finite(half, distance, s, dtype, dim):
+    w = torch.randn(8, dim, dtype=dtype)
+    w[1], w[2] = 3 * w[0], -w[0]
+    for zeros in (False, True):
+        if zeros:
+            w[3], w[4], w[5] = 0, 0, 1e-25 * w[5]
+        x = w.clone().requires_grad_()
+        energy = HF.hyperspherical_energy(x, s, half, distance)
+        energy.backward()
+        assert energy.isfinite() and x.grad.isfinite().all()
+        assert not zeros or (x.grad[3:5] == 0).all()
+        again = HF.hyperspherical_energy(1e3 * w, s, half, distance)  # the floor ignores |w|
+        torch.testing.assert_close(again, energy.detach(), rtol=1e-2, atol=0)
 
 
 @pytest.mark.parametrize("name, x, y, angle", EDGES, ids=EDGE_IDS)
@@ -192,8 +198,9 @@ def test_four_neurons_descend_to_the_regular_tetrahedron():
     torch.testing.assert_close(cos, torch.full_like(cos, -1 / 3), rtol=0, atol=1e-6)
 
 
-def test_function_transforms_and_the_compiler_take_it():
-    w = torch.randn(6, 3, dtype=torch.float64)
+@pytest.mark.parametrize("dim", [3, 8])
+def test_function_transforms_and_the_compiler_take_it(dim):
+    w = torch.randn(6, dim, dtype=torch.float64)
     leaf = w.clone().requires_grad_()
     energy = lambda x: HF.hyperspherical_energy(x, 2.0, half_space=True)  # noqa: E731
     (expected,) = torch.autograd.grad(energy(leaf), leaf)

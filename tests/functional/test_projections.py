@@ -45,19 +45,35 @@ def test_angle_preserving_loss_is_equation_6_6(measure):
     assert torch.autograd.gradgradcheck(function, (w, p))
 
 
-@pytest.mark.parametrize("steps", [1, 2])
-def test_unrolled_step_differentiates_through_the_gradient(steps):
+@pytest.mark.parametrize("measure", ["angle", "cosine"])
+@pytest.mark.parametrize("sets, count", [(1, 1), (2, 3)])
+def test_the_gradient_in_p_and_its_derivatives(measure, sets, count):
+    w = torch.randn(sets, 5, 6, dtype=torch.float64, requires_grad=True)
+    p = torch.randn(count, 3, 6, dtype=torch.float64, requires_grad=True)
+    (expected,) = torch.autograd.grad(HF.angle_preserving_loss(w, p, measure), p)
+
+    def gradient(w, p):  # p minus the step, over lr |p|^2
+        step = HF.angle_preserving_step(w, p, 0.3, measure, differentiable=True)
+        return (p - step) / (0.3 * p.square().sum((-2, -1), keepdim=True))
+
+    torch.testing.assert_close(gradient(w, p), expected)
+    assert torch.autograd.gradcheck(gradient, (w, p))
+    assert torch.autograd.gradgradcheck(gradient, (w, p))
+
+
+@pytest.mark.parametrize("steps, measure", [(1, "cosine"), (2, "cosine"), (2, "angle")])
+def test_unrolled_step_differentiates_through_the_gradient(steps, measure):
     p0 = torch.randn(1, 3, 6, dtype=torch.float64)
 
     def unrolled(w):
         p = p0
         for _ in range(steps):
-            p = HF.angle_preserving_step(w, p, 0.3, "cosine", differentiable=True)
+            p = HF.angle_preserving_step(w, p, 0.3, measure, differentiable=True)
         return HF.set_energies(HF.project(w[None], p)).sum()
 
     w = torch.randn(5, 6, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(unrolled, w)
-    held = HF.angle_preserving_step(w, p0, 0.3, "cosine")
+    held = HF.angle_preserving_step(w, p0, 0.3, measure)
     assert not held.requires_grad
     first_order = torch.autograd.grad(HF.set_energies(HF.project(w[None], held)).sum(), w)[0]
     assert not torch.allclose(first_order, torch.autograd.grad(unrolled(w), w)[0])

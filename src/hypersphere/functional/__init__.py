@@ -1,5 +1,10 @@
 """The formulas, with no parameters and no state: `from hypersphere import functional as HF`."""
 
+from .angle_preserving import (
+    angle_preserving_loss,
+    angle_preserving_projection,
+    angle_preserving_step,
+)
 from .angles import (
     angle,
     arccos,
@@ -38,9 +43,6 @@ from .patches import patch_norm
 from .points import minimize_energy
 from .projections import (
     adversarial_step,
-    angle_preserving_loss,
-    angle_preserving_projection,
-    angle_preserving_step,
     bilateral_low_rank,
     count_sketch_projection,
     gaussian_projection,

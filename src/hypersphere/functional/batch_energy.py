@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from .angles import normalize, row_norm
-from .energy import BLOCK_ENTRIES, Potential, distance_floor
+from .energy import BLOCK_ENTRIES
+from .potential import Potential, check_kernel, distance_floor
 
 __all__ = ["class_energy"]
 
@@ -49,10 +50,7 @@ def class_energy(
             f"labels must lie in [0, {len(weight)}), the rows of weight; got "
             f"{int(labels.min())} to {int(labels.max())}"
         )
-    if s < 0 or distance not in ("euclidean", "geodesic"):
-        raise ValueError(
-            f"expected s >= 0 and distance 'euclidean' or 'geodesic'; got {s}, {distance!r}"
-        )
+    check_kernel(s, distance)
     wide = weight.float() if weight.dtype.itemsize < 4 else weight
     potential = Potential(float(s), distance == "geodesic", False, distance_floor(s, wide.dtype))
     classes, counts = labels.unique(return_counts=True)
@@ -65,7 +63,7 @@ def _plain(weight: Tensor, classes: Tensor, share: Tensor, potential: Potential)
     u = normalize(weight)
     cos = u[classes] @ u.T
     own = torch.zeros_like(cos, dtype=torch.bool).scatter_(1, classes[:, None], True)
-    value = potential.value(cos.masked_fill(own, 0), None, None).masked_fill(own, 0)
+    value = potential.energy(cos.masked_fill(own, 0)).masked_fill(own, 0)
     return (share[:, None] * value).sum()
 
 
@@ -92,17 +90,16 @@ class _ClassEnergy(torch.autograd.Function):
             here = (classes >= start) & (classes < start + block)
             own = (here.nonzero()[:, 0], classes[here] - start)
             cos[own] = 0
-            value = potential.value(cos, None, None)
-            slope = (
-                potential.slope(cos, value, None, None) * share[:, None]
-                if gradient is not None
-                else None
-            )
+            if gradient is None:
+                value = potential.energy(cos)
+            else:
+                value, slope, factor = potential.energy_and_slope(cos)
             value[own] = 0
             total += share @ value.sum(1)
-            if gradient is None or slope is None:
+            if gradient is None:
                 continue
             slope[own] = 0
+            slope *= factor * share[:, None]
             row_gradient += slope @ columns
             push = slope.T @ rows
             push -= (slope * cos).sum(0)[:, None] * columns

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from .angles import normalize, uniform_on_sphere
-from .energy import Potential, _value_and_gradient, distance_floor
+from .energy import _value_and_gradient
+from .potential import Potential, distance_floor
 
 __all__ = ["minimize_energy"]
 

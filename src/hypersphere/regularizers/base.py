@@ -112,10 +112,8 @@ class WeightRegularizer(nn.Module):
                 f"{type(self).__name__}: the factors of all layers found are zero; give hidden or "
                 f"output a positive weight"
             )
-        total = terms[0].factor * terms[0].value
-        for term in terms[1:]:
-            total = total + (term.factor * term.value).to(total.device)
-        return total
+        values = torch.stack([term.value.to(terms[0].value) for term in terms])
+        return (values * values.new_tensor([term.factor for term in terms])).sum()
 
     @torch.no_grad()
     def report(self, module: nn.Module | Mapping[str, Tensor]) -> Report:

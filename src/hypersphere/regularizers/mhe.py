@@ -40,8 +40,8 @@ class MHE(WeightRegularizer):
     >>> net = nn.Sequential(nn.Linear(3, 3, bias=False), nn.ReLU(), nn.Linear(3, 2, bias=False))
     >>> with torch.no_grad():
     ...     _ = net[0].weight.copy_(torch.eye(3)), net[2].weight.copy_(torch.eye(3)[:2])
-    >>> MHE(hidden=10.0, output=1.0, s=2.0, half_space=False)(net)  # 10 / 2 + 1 / 2
-    tensor(5.5000, grad_fn=<AddBackward0>)
+    >>> MHE(hidden=10.0, output=1.0, s=2.0, half_space=False)(net).item()  # 10 / 2 + 1 / 2
+    5.5
     """
 
     def __init__(
