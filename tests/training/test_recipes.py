@@ -19,7 +19,7 @@ from hypersphere.training.build import (
     make_rate,
 )
 from hypersphere.training.config import ThesisConfig
-from hypersphere.training.parts import names
+from hypersphere.training.parts import CHANGES, names
 
 # (shape of a sample, classes): what the data would tell; the recipes are built without them.
 DATA = {
@@ -68,13 +68,13 @@ def test_every_variant_is_read_and_built(path):
 def check(settings):
     """Read in parts (types, names), each of which is built; a part seen before is not repeated."""
     assert set(settings["thesis"]) <= set(vars(ThesisConfig()))
-    built = ("model", "rotate", "head", "regularizers", "hooks", "optimizer", "schedule", "thesis")
+    built = ("model", *CHANGES, "head", "regularizers", "hooks", "optimizer", "schedule", "thesis")
     fixed = {k: v for k, v in settings.items() if k not in built}
     if new(fixed):
         _config.read(None, defaults=fixed)
     task, data = settings.get("task", "classification"), settings["data"]["name"]
     shape, _ = DATA[data]
-    parts = {k: settings.get(k) for k in ("model", "rotate")}
+    parts = {k: settings.get(k) for k in ("model", *CHANGES)}
     if new(task, shape, parts):
         config = _config.read(
             None, defaults={**{k: v for k, v in parts.items() if v}, "task": task}
@@ -109,6 +109,10 @@ def build_model(config, shape):
         config.model.pop("in_channels")
         options = {k: v for k, v in config.model.items() if k != "name" and v is not None}
         construct_model(config.model["name"], options)
+        return
+    if config.task == "reconstruction":
+        options = {k: v for k, v in config.model.items() if k != "name" and v is not None}
+        assert hasattr(construct_model(config.model["name"], options), "encode")
         return
     # Without storage nothing is drawn or filled: the widest network is built in a moment.
     with torch.device("cpu" if config.rotate else "meta"):
