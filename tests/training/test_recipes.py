@@ -3,6 +3,7 @@ optimizer, hooks.
 """
 
 import json
+from unittest import mock
 
 import pytest
 import torch
@@ -114,9 +115,13 @@ def build_model(config, shape):
         options = {k: v for k, v in config.model.items() if k != "name" and v is not None}
         assert hasattr(construct_model(config.model["name"], options), "encode")
         return
-    # Without storage nothing is drawn or filled: the widest network is built in a moment.
-    with torch.device("cpu" if config.rotate else "meta"):
+    if config.rotate:
         net = make_net(config, shape, 10)
+    else:  # without storage there is nothing to draw: the widest network is built in a moment
+        drawn = ("kaiming_normal_", "kaiming_uniform_", "uniform_", "normal_")
+        idle = {name: lambda weight, *_, **__: weight for name in drawn}
+        with torch.device("meta"), mock.patch.multiple(torch.nn.init, **idle):
+            net = make_net(config, shape, 10)
     if config.rotate and config.rotate["method"] == "ogd":
         config.optimizer.name = "ogd"
         make_player_optimizer(config, net)
