@@ -291,8 +291,10 @@ def test_gradients_are_finite_for_degenerate_neurons(options):
         ({"sketch": "fft"}, "gaussian"),
         ({"mode": "both"}, "unrolled"),
         ({"measure": "sine"}, "angle"),
-        ({"dim": 1}, "dim >= 2"),
-        ({"count": 0}, "count >= 1"),
+        ({"dim": 1}, "dim must be a finite number >= 2"),
+        ({"count": 0}, "count must be"),
+        ({"update_every": 0}, "update_every must be"),
+        ({"mode": "unrol"}, "did you mean 'unrolled'"),
     ],
 )
 def test_wrong_arguments_are_told(options, message):

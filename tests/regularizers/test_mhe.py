@@ -1,9 +1,19 @@
+import math
+
 import pytest
 import torch
 from torch import nn
 
 from hypersphere import functional as HF
-from hypersphere.regularizers import MHE, ClassEnergy, create, list_presets
+from hypersphere.regularizers import (
+    MHE,
+    SRIP,
+    ClassEnergy,
+    CoMHE,
+    Orthonormal,
+    create,
+    list_presets,
+)
 
 from reference import energy as reference
 
@@ -174,3 +184,47 @@ def test_preset_values_and_errors():
         create("disertation_mhe")
     with pytest.raises(ValueError, match="at least 2"):
         MHE(batch=1)
+    with pytest.raises(TypeError, match="no option 'halfspace'; did you mean 'half_space'"):
+        create("dissertation_mhe", halfspace=True)
+
+
+@pytest.mark.parametrize(
+    "make, error, message",
+    [
+        (lambda: MHE(s=-1), ValueError, "s must be a finite number >= 0, got -1"),
+        (lambda: MHE(s="two"), ValueError, "got 'two'"),
+        (lambda: MHE(output_s=math.inf), ValueError, "output_s"),
+        (lambda: MHE(hidden=-1), ValueError, "hidden"),
+        (lambda: MHE(output=None), TypeError, "output must be a number"),
+        (lambda: MHE(distance="geo"), ValueError, "did you mean 'geodesic'"),
+        (lambda: MHE(output_distance="euclidian"), ValueError, "did you mean 'euclidean'"),
+        (lambda: MHE(skip="fc"), TypeError, "sequence of names"),
+        (lambda: MHE(neuron_weights={"0": [1.0, 0.0]}), ValueError, "positive"),
+        (
+            lambda: MHE(neuron_weights={"0": [1.0, 2.0]}, distance="geodesic"),
+            ValueError,
+            "leaves angles as they are",
+        ),
+        (lambda: ClassEnergy(s=-2), ValueError, "s must be"),
+        (lambda: ClassEnergy(distance="chord"), ValueError, "euclidean, geodesic"),
+        (lambda: Orthonormal(weight=-1e-5), ValueError, "weight"),
+        (lambda: SRIP(output=math.nan), ValueError, "output"),
+        (lambda: CoMHE(s=-1.0), ValueError, "s must be"),
+    ],
+)
+def test_wrong_options_are_told_at_construction(make, error, message):
+    with pytest.raises(error, match=message):
+        make()
+
+
+def test_class_energy_takes_a_head_or_its_weight():
+    head, labels = nn.Linear(4, 6), torch.tensor([0, 3, 3])
+    value = ClassEnergy(weight=0.5)(head, labels)
+    torch.testing.assert_close(value, ClassEnergy(weight=0.5)(head.weight, labels))
+    torch.testing.assert_close(
+        value, 0.5 * reference.class_energy(head.weight, labels, 2.0).float()
+    )
+    value.backward()
+    assert head.weight.grad.abs().sum() > 0
+    with pytest.raises(TypeError, match="got ReLU"):
+        ClassEnergy()(nn.ReLU(), labels)

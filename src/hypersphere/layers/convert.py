@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
@@ -77,7 +78,7 @@ def convert(
     magnitude, angular, weighted, rescale: as in DecoupledConv2d. An instance is copied for each
     layer, except SigmoidAngular(learnable=True, share="network"), which all of them share.
     skip: names of modules to leave, with everything below them; patterns as in file names:
-    "fc", "layer1.*.conv1", "*.attn".
+    "fc", "layer1.*.conv1", "*.attn". One that fits no module is an error.
     shortcuts: False leaves the 1x1 convolutions on shortcuts plain (SphereResNet v2 of 3.4.6), True
     converts them too (v1). They are told by `shortcut_names`.
     verbose: print what was swapped and what was not. Returns the model (a new layer if the model
@@ -91,6 +92,7 @@ def convert(
     """
     if isinstance(skip, str):
         raise TypeError(f"skip expects a sequence of names, got the string {skip!r}")
+    _check_names(model, skip)
     magnitude, angular = make_magnitude(magnitude), make_angular(angular)
     account: list[Swap] = []
     swapped: dict[int, nn.Module] = {}
@@ -109,9 +111,8 @@ def convert(
         return None
 
     model = _replace(model, swap)
-    unused = [p for p in skip if not any(_matches(n, [p]) for n, _ in model.named_modules())]
     if verbose:
-        _print(account, unused)
+        _print(account)
     return model
 
 
@@ -142,7 +143,7 @@ def revert(model: nn.Module, verbose: bool = True) -> nn.Module:
 
     model = _replace(model, swap)
     if verbose:
-        _print(account, [])
+        _print(account)
     return model
 
 
@@ -248,6 +249,19 @@ def _choose_nesting(encoder: nn.TransformerEncoder) -> None:
         encoder.use_nested_tensor = vars(encoder).pop("_nested_before")
 
 
+def _check_names(model: nn.Module, skip: Sequence[str]) -> None:
+    names = [name for name, _ in model.named_modules()]
+    layers = [name for name, module in model.named_modules() if isinstance(module, _LAYERS)]
+    for pattern in skip:
+        if not any(_matches(name, [pattern]) for name in names):
+            near = difflib.get_close_matches(pattern, names, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise ValueError(
+                f"skip names {pattern!r}, which is not a module{hint} "
+                f"(the layers are: {', '.join(layers) or 'none'})"
+            )
+
+
 def _matches(name: str, patterns: Sequence[str]) -> bool:
     """Whether a pattern fits the name or that of a module it lies in."""
     parts = name.split(".")
@@ -270,11 +284,9 @@ def _name(angular: object) -> str:
     return angular if isinstance(angular, str) else getattr(angular, "__name__", "custom")
 
 
-def _print(account: Sequence[Swap], unused: Sequence[str]) -> None:
+def _print(account: Sequence[Swap]) -> None:
     rows = [("layer", "before", "after")]
     rows += [(s.name or "(the model)", s.before, s.after or f"stays: {s.reason}") for s in account]
     widths = [max(len(row[i]) for row in rows) for i in range(2)]
     for name, before, after in rows:
         print(f"{name:{widths[0]}}  {before:{widths[1]}}  {after}")
-    for pattern in unused:
-        print(f"no module is called {pattern!r}, as skip has it")

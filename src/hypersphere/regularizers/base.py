@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ..functional import separation_distance
+from .checks import names
 from .neurons import Neurons, find_neurons
 
 __all__ = ["LayerReport", "Report", "WeightRegularizer"]
@@ -86,6 +87,7 @@ class WeightRegularizer(nn.Module):
         seed: int,
     ) -> None:
         super().__init__()
+        names("only", only), names("skip", skip), names("output_layers", output_layers)
         self.only, self.skip = only, skip
         self.output_layers, self.together = output_layers, together
         self.generator = torch.Generator().manual_seed(seed)

@@ -16,6 +16,7 @@ from ..functional import (
     sketch,
 )
 from .base import Term
+from .checks import number, one_of
 from .grouping import channel_groups
 from .low_rank import factors
 from .mhe import MHE
@@ -112,21 +113,21 @@ class CoMHE(MHE):
             hidden, output, s, half_space, distance, output_s, output_half_space, output_distance,
             None, average, only, skip, output_layers, together, seed,
         )  # fmt: skip
-        _one_of("projection", projection, PROJECTIONS)
-        _one_of("aggregate", aggregate, ("mean", "max"))
-        _one_of("sketch", sketch, ("gaussian", "hadamard", "count"))
-        _one_of("mode", mode, ("unrolled", "alternating"))
-        _one_of("measure", measure, ("angle", "cosine"))
+        one_of("projection", projection, PROJECTIONS)
+        one_of("aggregate", aggregate, ("mean", "max"))
+        one_of("sketch", sketch, ("gaussian", "hadamard", "count"))
+        one_of("mode", mode, ("unrolled", "alternating"))
+        one_of("measure", measure, ("angle", "cosine"))
         learned = projection in LEARNED
         self.projection, self.dim, self.aggregate = projection, dim, aggregate
         self.count = (1 if learned else 5) if count is None else count
         self.redraw_every = (200 if learned else 1) if redraw_every is None else redraw_every
-        if dim < 2 or self.count < 1 or self.redraw_every < 0 or steps < 1 or group_channels < 1:
-            raise ValueError(
-                f"CoMHE expects dim >= 2, count >= 1, redraw_every >= 0, steps >= 1 and "
-                f"group_channels >= 1; got {dim}, {self.count}, {self.redraw_every}, {steps}, "
-                f"{group_channels}"
-            )
+        number("dim", dim, at_least=2), number("count", self.count, at_least=1)
+        number("redraw_every", self.redraw_every), number("steps", steps, at_least=1)
+        number("group_channels", group_channels, at_least=1)
+        number("update_every", 1 if update_every is None else update_every, at_least=1)
+        number("group_features", group_features, at_least=1)
+        number("lr", 0.0 if lr is None else lr)
         self.sketch, self.share = sketch, share
         self.mode, self.measure, self.steps = mode, measure, steps
         self.lr = (0.01 if projection == "adversarial" else 0.3) if lr is None else lr
@@ -286,8 +287,3 @@ class CoMHE(MHE):
 
 def _wide(w: Tensor) -> Tensor:
     return w.float() if w.dtype.itemsize < 4 else w
-
-
-def _one_of(name: str, value: str, known: Sequence[str]) -> None:
-    if value not in known:
-        raise ValueError(f"{name} must be one of {', '.join(known)}; got {value!r}")

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from ..functional import class_energy, set_energies
 from .base import Term, WeightRegularizer
+from .checks import energy_options, number
 from .neurons import Neurons
 
 __all__ = ["MHE", "ClassEnergy"]
@@ -64,6 +65,11 @@ class MHE(WeightRegularizer):
         neuron_weights: Mapping[str, Sequence[float] | Tensor] | None = None,
     ) -> None:
         super().__init__(only, skip, output_layers, together, seed)
+        number("hidden", hidden), number("output", output)
+        energy_options(s, distance)
+        energy_options(
+            s if output_s is None else output_s, output_distance or distance, prefix="output_"
+        )
         if batch is not None and batch < 2:
             raise ValueError(f"a batch of neurons needs at least 2, got {batch}")
         self.hidden, self.output = hidden, output
@@ -74,6 +80,16 @@ class MHE(WeightRegularizer):
         self.batch, self.average = batch, average
         given = (neuron_weights or {}).items()
         self.neuron_weights = {name: torch.as_tensor(beta) for name, beta in given}
+        for name, beta in self.neuron_weights.items():
+            if beta.ndim != 1 or not bool((beta > 0).all()):
+                raise ValueError(
+                    f"neuron_weights[{name!r}] must be positive numbers, one a neuron; got {beta}"
+                )
+        if self.neuron_weights and "geodesic" in (distance, self.output_distance):
+            raise ValueError(
+                "neuron_weights scale the directions (Eq. D.10), which leaves angles as they are: "
+                "use them with distance='euclidean'"
+            )
 
     def find(self, module: nn.Module | Mapping[str, Tensor]) -> list[Neurons]:
         layers = super().find(module)
@@ -122,16 +138,30 @@ class ClassEnergy(nn.Module):
 
     The second term of SphereFace+; the first is the loss of the head.
 
-    >>> ClassEnergy(weight=2.0)(torch.eye(3), torch.tensor([0, 1]))
-    tensor(1.)
+    Args:
+        weight: factor of the energy, the text's lambda.
+        s, distance: as in :func:`~hypersphere.functional.hyperspherical_energy`.
+
+    >>> head = nn.Linear(3, 3, bias=False)
+    >>> _ = nn.init.eye_(head.weight)
+    >>> ClassEnergy(weight=2.0)(head, torch.tensor([0, 1])).item()
+    1.0
     """
 
     def __init__(self, weight: float = 1.0, s: float = 2.0, distance: str = "euclidean") -> None:
         super().__init__()
+        number("weight", weight)
+        energy_options(s, distance)
         self.weight, self.s, self.distance = weight, s, distance
 
-    def forward(self, weight: Tensor, labels: Tensor) -> Tensor:
-        """weight: (N, d), a class a row (`head.weight`); labels: (m,)."""
+    def forward(self, head: nn.Module | Tensor, labels: Tensor) -> Tensor:
+        """head: a margin head, a linear layer, or the weight (N, d) of one; labels: (m,)."""
+        weight = head if isinstance(head, Tensor) else getattr(head, "weight", None)
+        if not isinstance(weight, Tensor):
+            raise TypeError(
+                f"ClassEnergy expects a head with a weight (N, d), a class a row, or that weight; "
+                f"got {type(head).__name__}"
+            )
         return self.weight * class_energy(weight, labels, self.s, self.distance)
 
     def extra_repr(self) -> str:

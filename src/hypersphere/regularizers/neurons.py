@@ -17,6 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .checks import did_you_mean
+from .checks import names as check_sequence
+
 __all__ = ["Neurons", "find_neurons"]
 
 TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
@@ -70,6 +73,8 @@ def find_neurons(
     >>> [(n.name, n.role, tuple(n.read().shape)) for n in find_neurons(net)]
     [('0', 'hidden', (1, 8, 27)), ('3', 'output', (1, 10, 8))]
     """
+    for argument, patterns in (("only", only), ("skip", skip), ("output", output)):
+        check_sequence(argument, patterns)
     if isinstance(module, Mapping):
         found = [_tensor(name, weight) for name, weight in module.items()]
     elif isinstance(module, nn.Module):
@@ -93,7 +98,8 @@ def check_names(argument: str, patterns: Iterable[str], names: Sequence[str]) ->
     """Each of the patterns must fit one of the names."""
     lost = [pattern for pattern in patterns if not any(_matches(name, [pattern]) for name in names)]
     if lost:
-        raise ValueError(f"{argument}={lost} fits no layer; there are: {', '.join(names)}")
+        hint = did_you_mean(lost[0], names)
+        raise ValueError(f"{argument}={lost} fits no layer; there are: {', '.join(names)}{hint}")
 
 
 def _walk(module: nn.Module, together: bool) -> Iterator[Neurons]:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ..functional import normalize, orthogonal_penalty, orthonormal_penalty, spectral_penalty
 from .base import Term, WeightRegularizer
+from .checks import number
 from .neurons import Neurons
 
 __all__ = ["SRIP", "Orthogonal", "Orthonormal"]
@@ -25,6 +26,7 @@ class _GramRegularizer(WeightRegularizer):
         together: bool,
     ) -> None:
         super().__init__(only, skip, output_layers, together, seed=0)
+        number("weight", weight), number("output", output)
         self.weight, self.output, self.normalize = weight, output, normalize
 
     def neurons(self, layer: Neurons) -> Tensor:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
+import inspect
 from typing import Any
 
 from torch import nn
 
+from .checks import did_you_mean
 from .comhe import CoMHE
 from .mhe import MHE, ClassEnergy
 from .orthogonality import SRIP, Orthogonal, Orthonormal
@@ -59,10 +60,16 @@ def create(name: str, **changes: Any) -> nn.Module:
     MHE(hidden=5.0, output=1.0, s=2.0, half_space=False, distance='euclidean')
     """
     if name not in PRESETS:
-        near = difflib.get_close_matches(name, PRESETS, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        hint = did_you_mean(name, PRESETS)
         raise ValueError(f"unknown preset {name!r}{hint} (known: {', '.join(PRESETS)})")
     kind, settings = PRESETS[name]
+    known = list(inspect.signature(kind).parameters)
+    for option in changes:
+        if option not in known:
+            hint = did_you_mean(option, known)
+            raise TypeError(
+                f"{kind.__name__} has no option {option!r}{hint} (it has: {', '.join(known)})"
+            )
     return kind(**{**settings, **changes})
 
 
