@@ -87,7 +87,9 @@ class WeightRegularizer(nn.Module):
         seed: int,
     ) -> None:
         super().__init__()
-        names("only", only), names("skip", skip), names("output_layers", output_layers)
+        names("only", only)
+        names("skip", skip)
+        names("output_layers", output_layers)
         self.only, self.skip = only, skip
         self.output_layers, self.together = output_layers, together
         self.generator = torch.Generator().manual_seed(seed)

@@ -122,8 +122,10 @@ class CoMHE(MHE):
         self.projection, self.dim, self.aggregate = projection, dim, aggregate
         self.count = (1 if learned else 5) if count is None else count
         self.redraw_every = (200 if learned else 1) if redraw_every is None else redraw_every
-        number("dim", dim, at_least=2), number("count", self.count, at_least=1)
-        number("redraw_every", self.redraw_every), number("steps", steps, at_least=1)
+        number("dim", dim, at_least=2)
+        number("count", self.count, at_least=1)
+        number("redraw_every", self.redraw_every)
+        number("steps", steps, at_least=1)
         number("group_channels", group_channels, at_least=1)
         number("update_every", 1 if update_every is None else update_every, at_least=1)
         number("group_features", group_features, at_least=1)

@@ -65,7 +65,8 @@ class MHE(WeightRegularizer):
         neuron_weights: Mapping[str, Sequence[float] | Tensor] | None = None,
     ) -> None:
         super().__init__(only, skip, output_layers, together, seed)
-        number("hidden", hidden), number("output", output)
+        number("hidden", hidden)
+        number("output", output)
         energy_options(s, distance)
         energy_options(
             s if output_s is None else output_s, output_distance or distance, prefix="output_"

@@ -26,7 +26,8 @@ class _GramRegularizer(WeightRegularizer):
         together: bool,
     ) -> None:
         super().__init__(only, skip, output_layers, together, seed=0)
-        number("weight", weight), number("output", output)
+        number("weight", weight)
+        number("output", output)
         self.weight, self.output, self.normalize = weight, output, normalize
 
     def neurons(self, layer: Neurons) -> Tensor:
