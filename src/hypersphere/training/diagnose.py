@@ -11,27 +11,28 @@ from torch import Tensor, nn
 
 from hypersphere.training.sharding import local
 
-__all__ = ["NotFinite", "bad_parameters", "explain", "first_bad_output"]
+__all__ = ["NotFinite", "bad_parameters", "explain", "first_bad_output", "is_finite"]
 
 
 class NotFinite(ArithmeticError):
     """The loss is NaN or infinite; the message names the layer that first went bad."""
 
 
-def _finite(value: Any) -> bool:
+def is_finite(value: Any) -> bool:
+    """Whether no number in tensors, or in lists and dictionaries of them, is NaN or infinite."""
     if isinstance(value, Tensor):
         return not value.is_floating_point() or bool(torch.isfinite(value).all())
     if isinstance(value, dict):
-        return all(_finite(v) for v in value.values())
+        return all(is_finite(v) for v in value.values())
     if isinstance(value, (tuple, list)):
-        return all(_finite(v) for v in value)
+        return all(is_finite(v) for v in value)
     return True
 
 
 def bad_parameters(model: nn.Module) -> list[str]:
     """Names of the parameters and buffers that hold NaN or infinity, in the order of the model."""
     named = [*model.named_parameters(), *model.named_buffers()]
-    bad = [not _finite(local(value.detach())) for _, value in named]
+    bad = [not is_finite(local(value.detach())) for _, value in named]
     if any(
         hasattr(value, "full_tensor") for _, value in named
     ):  # FSDP: a row that is bad on one process is a bad weight on all
@@ -48,7 +49,7 @@ def first_bad_output(model: nn.Module, run: Callable[[], Any]) -> tuple[str, str
 
     def watch(name: str) -> Callable[[nn.Module, Any, Any], None]:
         def hook(module: nn.Module, inputs: Any, output: Any) -> None:
-            if not found and not _finite(output):
+            if not found and not is_finite(output):
                 found.append((name or "the model", type(module).__name__))
 
         return hook
@@ -68,7 +69,7 @@ def first_bad_output(model: nn.Module, run: Callable[[], Any]) -> tuple[str, str
 def explain(
     step: int,
     model: nn.Module,
-    batch: Any,
+    good_batch: bool,
     run: Callable[[], Any],
     terms: Iterable[tuple[str, Any]],
 ) -> str:
@@ -82,7 +83,7 @@ def explain(
     advice = (
         "; a smaller learning rate, clipping (train.clip) or warm-up (schedule.warmup) often helps"
     )
-    if not _finite(batch):
+    if not good_batch:
         return start + "the batch itself holds NaN or infinity; check the data"
     spoiled = bad_parameters(model)
     if spoiled:
@@ -92,6 +93,6 @@ def explain(
     if layer is not None:
         return start + f"the output of layer '{layer[0]}' ({layer[1]}) went bad first" + advice
     for name, value in terms:
-        if not _finite(value):
+        if not is_finite(value):
             return start + f"the term '{name}' went bad, every layer's output is finite" + advice
     return start + "every layer's output is finite, so the head's loss went bad" + advice

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from hypersphere.training.checkpoints import newest_checkpoint, save_checkpoint, save_weights
-from hypersphere.training.diagnose import NotFinite, explain
+from hypersphere.training.diagnose import NotFinite, explain, is_finite
 from hypersphere.training.distributed import Agreement, any_process, gather_states, share_states
 from hypersphere.training.fsdp import in_use
 from hypersphere.training.interrupt import Interrupt
@@ -378,7 +378,8 @@ def _diagnosis(
     plain = getattr(player.module, "module", player.module)
     if run.fabric.world_size > 1:
         run.model.eval()  # statistics over all processes would wait for the others
-    found = explain(run.step, run.model, part, lambda: plain(*part), terms.items())
+    good = not any_process(run.fabric, not is_finite(part))
+    found = explain(run.step, run.model, good, lambda: plain(*part), terms.items())
     if not in_use(run.fabric):
         return found
     return next(text for text in share_states(run.fabric, None if innocent else found) if text)

@@ -130,8 +130,10 @@ class _Applied(nn.Module):
 
 
 def with_whole_weights(net: nn.Module, function: Callable[[Any], Any]) -> Any:
-    """function(net), where every module shows its whole weights, with exact gradients."""
-    spread = _spread(net)
+    """function(net), where every module shows its whole neurons (not what has one dimension:
+    biases, norms), with exact gradients.
+    """
+    spread = {name: rows for name, rows in _spread(net).items() if rows.parameter.dim() > 1}
     if not spread:
         return function(net)
     from hypersphere.heads.collectives import gather_rows

@@ -1,0 +1,264 @@
+"""Real processes for tests: forked from one that has imported everything, as torchrun would set
+them up, so that starting or killing a run of two costs milliseconds.
+
+As a script, with the name of a function below and a folder: calls it and prints its answer as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import lightning_fabric  # noqa: F401 - before the forks, once for all
+import sklearn.datasets  # noqa: F401
+import torch
+import torch.distributed.fsdp
+from small_run import small_config
+
+from hypersphere.training import Config, make_fabric, train
+from hypersphere.training.config import (
+    DataConfig,
+    FabricConfig,
+    OptimizerConfig,
+    ScheduleConfig,
+    TrainConfig,
+)
+
+
+def start(count: int, work: Callable[[], Any]) -> list[int]:
+    """`work()` in `count` processes that find each other as those of torchrun do; their ids."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    found = []
+    for rank in range(count):
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                place = {"RANK": rank, "LOCAL_RANK": rank, "GROUP_RANK": 0}
+                place |= {"WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "MASTER_PORT": port}
+                os.environ.update({key: str(value) for key, value in place.items()})
+                os.environ.update(MASTER_ADDR="127.0.0.1", TORCHELASTIC_RUN_ID="test")
+                os.dup2(2, 1)  # stdout is for the answer
+                work()
+                code = 0
+            except BaseException as error:
+                print(f"rank {rank}: {type(error).__name__}: {error}", file=sys.stderr)
+            finally:
+                os._exit(code)
+        found.append(pid)
+    return found
+
+
+def wait(pids: list[int]) -> list[int]:
+    """Exit codes; negative for the signal that ended a process."""
+    return [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
+
+
+def run(
+    count: int, config: Config, folder: Path, strategy: str = "auto", resume: bool = False
+) -> None:
+    """Train with `count` processes to the end."""
+    codes = wait(start(count, lambda: _train(config, folder, strategy, resume)))
+    if any(codes):
+        raise SystemExit(f"{folder} ended with {codes}")
+
+
+def _train(config: Config, folder: Path, strategy: str, resume: bool) -> None:
+    config.fabric = FabricConfig(accelerator="cpu", strategy=strategy)
+    torch.manual_seed(random.randrange(1000))  # a resumed run must not depend on this
+    train(config, folder, resume=resume, fabric=make_fabric(**vars(config.fabric)))
+
+
+def metrics(folder: Path) -> list[dict[str, Any]]:
+    """metrics.jsonl without what differs from run to run."""
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    return [{k: v for k, v in json.loads(line).items() if k != "time"} for line in lines]
+
+
+# --- what is tested ---------------------------------------------------------------------------
+
+
+def variant(name: str) -> Config:
+    """Settings that must train alike in one process and with spread weights."""
+    wide = {"name": "mlp", "widths": [512, 512, 512]}  # several units
+    tanh = {"name": "cnn3", "widths": [8, 8, 8], "features": 16, "operator": "tanh"}
+    sigmoid = {**tanh, "operator": "sphere", "angular": "sigmoid"}
+    lines = {"log_every": 1, "test_every": 2, "quiet": True}
+    margin = {"name": "margin", "scale": 16.0, "learn_scale": True}
+    sgd = OptimizerConfig(lr=0.02, weight_decay=5e-4)
+    changes: dict[str, dict[str, Any]] = {
+        "units, learned scale, clipping": {
+            "model": wide,
+            "head": margin,
+            "train": TrainConfig(steps=4, clip=0.05, **lines),
+        },
+        "running patch norms, BatchNorm, accumulation": {
+            "model": {**tanh, "norm": "batch"},
+            "train": TrainConfig(steps=4, accumulate=2, clip=1.0, **lines),
+        },
+        "learned k, AdamW, cosine": {
+            "model": {**sigmoid, "learn_k": "layer"},
+            "optimizer": OptimizerConfig(name="adamw", lr=3e-3, weight_decay=1e-2),
+            "schedule": ScheduleConfig(name="cosine", warmup=2),
+        },
+        "k per filter, Adam, class energy": {
+            "model": {**sigmoid, "learn_k": "filter"},
+            "optimizer": OptimizerConfig(name="adam", lr=3e-3, weight_decay=1e-3),
+            "hooks": {"class_energy": {"weight": 1.0}, "monitor": {"every": 2}},
+        },
+        "classes spread by the head, clipping": {
+            "model": tanh,
+            "head": {**margin, "sharded": True},
+            "train": TrainConfig(steps=4, clip=0.05, **lines),
+        },
+        "weight projection, center loss": {
+            "model": sigmoid,
+            "hooks": {"project_weights": {"every": 2}, "metric_loss": {"name": "center"}},
+        },
+    }
+    settings: dict[str, Any] = {
+        "data": DataConfig(batch_size=64, share=0.4, test_share=0.3),
+        "regularizers": {"mhe": {"half_space": True}},
+        "hooks": {"monitor": {"every": 2}},
+        "optimizer": sgd,
+        "schedule": ScheduleConfig(),
+        "train": TrainConfig(steps=4, **lines),
+    }
+    return small_config(**{**settings, **changes[name]})
+
+
+VARIANTS = (
+    "units, learned scale, clipping",
+    "running patch norms, BatchNorm, accumulation",
+    "learned k, AdamW, cosine",
+    "k per filter, Adam, class energy",
+    "classes spread by the head, clipping",
+    "weight projection, center loss",
+)
+
+
+def variants(folder: Path) -> dict[str, Any]:
+    """Every variant, alone and with weights spread over two processes."""
+
+    def every(place: str, strategy: str) -> None:
+        fabric = make_fabric(accelerator="cpu", strategy=strategy)
+        for name in VARIANTS:
+            train(variant(name), folder / place / name, fabric=fabric)
+
+    for place, count, strategy in (("alone", 1, "auto"), ("spread", 2, "fsdp")):
+        codes = wait(start(count, lambda p=place, s=strategy: every(p, s)))
+        if any(codes):
+            raise SystemExit(f"{place} ended with {codes}")
+    return {"done": True}
+
+
+def stateful() -> Config:
+    """A run with everything that has a state, units included."""
+    return small_config(
+        data=DataConfig(batch_size=32, share=0.3, test_share=0.3, augment="cifar"),
+        model={"name": "cnn3", "widths": [4, 4, 4], "features": 8, "operator": "tanh"},
+        regularizers={"comhe": {"projection": "random", "dim": 3, "count": 2}},
+        train=TrainConfig(steps=20, log_every=5, test_every=7, checkpoint_every=2, quiet=True),
+    )
+
+
+def kills(folder: Path) -> dict[str, Any]:
+    """Two processes with spread weights, killed at random times until they are through."""
+    draw = random.Random(3)
+    began = time.perf_counter()
+    run(2, stateful(), folder / "whole", "fsdp")
+    whole = time.perf_counter() - began
+    killed, killed_at = 0, []
+    while True:
+        pids = start(2, lambda: _train(stateful(), folder / "killed", "fsdp", True))
+        if killed < 2:
+            time.sleep(draw.uniform(0.4, 0.8) * whole)
+            for pid in pids:
+                os.kill(pid, signal.SIGKILL)
+        codes = wait(pids)
+        if codes == [0, 0]:
+            break
+        if killed >= 2:
+            raise SystemExit(f"the resumed run ended with {codes}")
+        killed += 1
+        saved = sorted(p.name for p in (folder / "killed/checkpoints").glob("step-*"))
+        killed_at.append(saved[-1] if saved else "the start")
+    last = "checkpoints/step-00000020"
+    equal = {
+        name: len({(folder / d / last / name).read_bytes() for d in ("whole", "killed")}) == 1
+        for name in ("model.safetensors", "state.safetensors")
+    }
+    equal["metrics"] = metrics(folder / "whole") == metrics(folder / "killed")
+    return {"equal": equal, "killed at": killed_at}
+
+
+def counts(folder: Path) -> dict[str, Any]:
+    """A run that goes on with another number of processes, or another strategy."""
+    ways = {
+        "two to one": ((2, "ddp"), (1, "auto")),
+        "one to two": ((1, "auto"), (2, "ddp")),
+        "spread to one": ((2, "fsdp"), (1, "auto")),
+        "one to spread": ((1, "auto"), (2, "fsdp")),
+    }
+
+    def config(steps: int) -> Config:
+        return small_config(
+            data=DataConfig(batch_size=32, share=0.3, test_share=0.3),
+            regularizers={"mhe": {}},
+            optimizer=OptimizerConfig(name="adam", lr=1e-3, weight_decay=1e-4),
+            train=TrainConfig(steps=steps, log_every=4, test_every=5, quiet=True),
+        )
+
+    run(1, config(20), folder / "whole")
+    for name, (first, second) in ways.items():
+        run(first[0], config(10), folder / name, first[1])
+        run(second[0], config(20), folder / name, second[1], resume=True)
+    return {"ways": list(ways)}
+
+
+def spoiled(folder: Path) -> dict[str, Any]:
+    """Rows that go bad, a batch that is bad, on the second of two processes: what both say."""
+    from hypersphere.training import NotFinite, RunFolder, fit, prepare
+
+    class Spoil:
+        def __init__(self, what: str) -> None:
+            self.what = what
+
+        def change_batch(self, run: Any, batch: tuple[Any, ...]) -> tuple[Any, ...]:
+            bad = self.what == "batch" and run.step == 2 and run.fabric.global_rank == 1
+            return (batch[0] * float("nan"), *batch[1:]) if bad else batch
+
+        def after_update(self, run: Any) -> None:
+            if self.what == "weight" and run.step == 2 and run.fabric.global_rank == 1:
+                run.model.head.weight.detach().to_local().fill_(float("nan"))
+
+    def work() -> None:
+        fabric = make_fabric(accelerator="cpu", strategy="fsdp")
+        for what in ("weight", "batch"):
+            parts = prepare(small_config(), fabric)
+            record = RunFolder(folder / what, write=fabric.is_global_zero)
+            try:
+                fit(parts.task, record, fabric, parts.settings, [Spoil(what)])
+            except NotFinite as error:
+                (folder / f"{what}-{fabric.global_rank}").write_text(str(error))
+
+    codes = wait(start(2, work))
+    files = [f"{what}-{rank}" for what in ("weight", "batch") for rank in (0, 1)]
+    return {"codes": codes, "said": {name: (folder / name).read_text() for name in files}}
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    print(json.dumps(globals()[sys.argv[1]](Path(sys.argv[2]))))
