@@ -127,6 +127,11 @@ def test_command_tells_what_is_wrong(capsys, monkeypatch):
     assert main(["points", "3", "--dim", "1"]) == 2
     assert "two directions" in capsys.readouterr().err
     monkeypatch.setattr(HF, "minimize_energy", lambda *_: pytest.fail("solved in vain"))
-    for words in (["--out", "p.xyz"], ["--draw", "p.txt"], ["--dim", "4", "--draw", "x.png"]):
+    for words in (
+        ["--out", "p.xyz"],
+        ["--draw", "p.txt"],
+        ["--dim", "4", "--draw", "x.png"],
+        ["--out", "no-such-folder/p.csv"],
+    ):
         with pytest.raises(SystemExit):
             main(["points", "12", *words])

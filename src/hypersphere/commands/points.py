@@ -31,6 +31,9 @@ def main(argv: list[str]) -> int:
         parser.error(f"--draw makes {', '.join(DRAW)}; got {options.draw}")
     if options.draw is not None and options.dim not in (2, 3):
         parser.error(f"--draw shows circles and spheres, --dim 2 or 3; got --dim {options.dim}")
+    for path in (options.out, options.draw):
+        if path is not None and not path.parent.is_dir():
+            parser.error(f"there is no folder {path.parent} for {path.name}")
     try:
         points = HF.minimize_energy(
             options.n, options.dim, options.s, options.half_space, options.restarts, options.seed
@@ -96,7 +99,8 @@ def describe(points: Tensor, s: float, half_space: bool = False) -> dict[str, An
 
 
 def _table(result: dict[str, Any]) -> str:
-    what = "lines" if result["half_space"] else "points"
+    what = "line" if result["half_space"] else "point"
+    what += "" if result["n"] == 1 else "s"
     lines = [f"{result['n']} {what} in R^{result['dim']}, s = {float(result['s']):g}"]
     if result["energy"] is not None:
         lines.append(f"  energy (unordered pairs)  {result['energy']:.9f}")
