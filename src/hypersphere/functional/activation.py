@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from .angular import Angular, sigmoid_constants
+from .workspace import Workspace
 
 __all__ = ["Activation"]
 
@@ -25,8 +26,9 @@ class Activation:
     """
 
     def __init__(self, kind: Angular, k: Tensor | None, like: Tensor, stored: torch.dtype) -> None:
-        self.kind, self.eps = kind, torch.finfo(stored).eps
+        self.kind = kind
         self.one = like.new_ones(())
+        self.above_one = self.one + torch.finfo(stored).eps
         self.factor, self.slope_factor = self.one, self.one
         if kind == "linear":
             self.factor = self.slope_factor = self.one * (2 / math.pi)
@@ -36,35 +38,53 @@ class Activation:
             self.half_over_k, self.end = sigmoid_constants(k, like)
             self.factor, self.slope_factor = 1 / self.end, self.half_over_k / self.end
 
-    def value(self, c: Tensor) -> Tensor:
-        """g(c) / factor, in a new tensor."""
+    def value(self, c: Tensor, new: Workspace) -> Tensor:
+        """g(c) / factor; the cosine activation returns c itself."""
+        if self.kind == "cosine":
+            return c
         if self.kind == "square_cosine":
-            return c.abs().mul_(c)
-        angle = torch.asin(c)
+            return torch.abs(c, out=new()).mul_(c)
+        angle = torch.asin(c, out=new())
         return angle if self.kind == "linear" else angle.mul_(self.half_over_k).tanh_()
 
-    def slope(self, c: Tensor, value: Tensor | None = None) -> Tensor:
-        """g'(c) / slope_factor, in a new tensor; finite at c = +-1. value: value(c) if known."""
+    def through_slope(
+        self, grad: Tensor, c: Tensor, value: Tensor | None, new: Workspace
+    ) -> Tensor:
+        """grad g'(c) / slope_factor, finite at c = +-1; the cosine activation returns grad itself.
+
+        value: value(c), if it is known already.
+        """
+        if self.kind == "cosine":
+            return grad
         if self.kind == "square_cosine":
-            return c.abs()
-        inverse_sine = self._inverse_sine(c)
+            return torch.abs(c, out=new()).mul_(grad)
+        inverse_sine = self._inverse_sine(c, new)
         if self.kind == "linear":
-            return inverse_sine
-        value = self.value(c) if value is None else value
-        return inverse_sine.mul_(self._one_minus_square(value))
+            return inverse_sine.mul_(grad)
+        value = self.value(c, new) if value is None else value
+        return inverse_sine.mul_(_times_one_minus_square(grad, value, new))
 
-    def slopes(self, c: Tensor) -> tuple[Tensor, Tensor]:
-        """slope(c) and dg / dk of the sigmoid, which share most of their work."""
-        angle = torch.asin(c)
-        tanh = (angle * self.half_over_k).tanh_()
-        slope = self._one_minus_square(tanh)
-        factor = 2 * self.half_over_k * self.half_over_k / self.end
-        constant = factor * (math.pi / 2) * (1 - self.end * self.end) / self.end
-        of_k = tanh.mul_(constant).sub_(angle.mul_(slope).mul_(factor))
-        return slope.mul_(self._inverse_sine(c)), of_k
+    def through_slope_and_k(
+        self, grad: Tensor, c: Tensor, new: Workspace
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """through_slope of the sigmoid, and what dg / dk is a sum of, see k_gradient."""
+        angle = torch.asin(c, out=new())
+        tanh = torch.mul(angle, self.half_over_k, out=new()).tanh_()
+        slope = _times_one_minus_square(grad, tanh, new)
+        return self._inverse_sine(c, new).mul_(slope), tanh.mul_(grad), angle.mul_(slope)
 
-    def _one_minus_square(self, x: Tensor) -> Tensor:
-        return torch.addcmul(self.one, x, x, value=-1)
+    @staticmethod
+    def k_gradient(k: Tensor, tanh: Tensor, angle: Tensor) -> Tensor:
+        """The gradient in k from the sums over the patches of through_slope_and_k, times h."""
+        half_over_k, end = sigmoid_constants(k, tanh)
+        factor = 2 * half_over_k * half_over_k / end
+        return factor * (math.pi / 2 * (1 - end * end) / end * tanh - angle)
 
-    def _inverse_sine(self, c: Tensor) -> Tensor:
-        return self._one_minus_square(c).clamp_min_(self.eps).rsqrt_()
+    def _inverse_sine(self, c: Tensor, new: Workspace) -> Tensor:
+        # sin^2 = 1 - c^2 is known up to the rounding of c; so much is added, and it cannot be 0.
+        return torch.addcmul(self.above_one, c, c, value=-1, out=new()).rsqrt_()
+
+
+def _times_one_minus_square(grad: Tensor, value: Tensor, new: Workspace) -> Tensor:
+    """grad (1 - value^2) in one pass: the derivative of tanh in terms of its value."""
+    return torch.ops.aten.tanh_backward.grad_input(grad, value, grad_input=new())

@@ -2,8 +2,8 @@
 
 f = scale h(n) g(c) + shift, with s = w^T x for a unit filter w, n = |x| and c = cos(theta) = s / n.
 Autograd through these operations would save half a dozen tensors of the size of the output; this
-saves one (s for the cosine activation, c for the others) and the patch norms, which have one
-channel a group, and works out the rest again in the backward, a few images at a time:
+saves one, c, and the patch norms, which have one channel a group, and works out the rest again in
+the backward, a few images at a time:
 
     df/ds = scale r(n) g'(c)                        r(n) = h(n) / n
     df/dn = scale (h'(n) g(c) - r(n) g'(c) c)       n reaches x through the box filter
@@ -21,16 +21,18 @@ import torch
 from torch import Tensor
 
 from .activation import Activation
-from .magnitude import FLOOR, RADIUS_KINDS, magnitude, magnitude_ratio, magnitude_slope
+from .lengths import FilterLengths, Lengths, SharedLengths, shares_radius
+from .magnitude import magnitude
 from .operator import Inputs, Operator, inverse_norm, layout, plain_operator, shaped_inputs
 from .patches import (
     add_norm_gradient,
     convolution_gradients,
     is_traced,
+    memory_for_gradient,
     patch_norms,
     project,
-    tiles,
 )
+from .workspace import Workspace, tiles
 
 __all__ = ["Inputs", "Operator", "apply_operator", "plain_operator"]
 
@@ -58,43 +60,37 @@ class _Fused(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, op: Operator, *tensors: Tensor | None) -> Tensor:  # type: ignore[override]
         inputs = Inputs(*tensors)  # type: ignore[arg-type]
-        lay, shaped = layout(inputs.x, op), shaped_inputs(inputs, op)
-        s = project(inputs.x, inputs.kernel, op.geometry)
         size = tuple(inputs.kernel.shape[2:])
         norm = patch_norms(inputs.x, size, op.geometry) if inputs.norm is None else inputs.norm
-        out, maps = torch.empty_like(s), _Maps(lay.over_channels(norm), shaped.radius, op)
-        act = Activation(op.angular, shaped.k, norm, s.dtype)
-        for rows in tiles(s):
-            part, value = lay.split(s[rows]), lay.split(out[rows])
-            if op.angular == "cosine":
-                torch.mul(part, maps.ratio(rows), out=value)
-                if op.bounded:
-                    value.clamp_(-op.alpha, op.alpha)
-            else:
-                part.mul_(maps.inverse[rows]).clamp_(-1, 1)  # s is not needed again, only c
-                h = magnitude(maps.norm[rows], *op.settings, shaped.radius)
-                torch.mul(act.value(part.to(norm.dtype)), h * act.factor, out=value)
-            if shaped.scale is not None:
-                value *= shaped.scale
-            if shaped.shift is not None:
-                value += shaped.shift
+        c = project(inputs.x, inputs.kernel, op.geometry)
+        parts = _Parts(inputs, norm, op, c.dtype)
+        out, new = torch.empty_like(c), Workspace(norm.dtype)
+        for rows in tiles(c):
+            part, value = parts.lay.split(c[rows]), parts.lay.split(out[rows])
+            new.start(part)
+            part.mul_(parts.inverse[rows]).clamp_(-1, 1)
+            parts.lengths.forward(parts.value(part.to(norm.dtype), new), rows, out=value)
+            if parts.shaped.scale is not None:
+                value *= parts.shaped.scale
+            if parts.shaped.shift is not None:
+                value += parts.shaped.shift
         ctx.op, ctx.spent = op, False
-        ctx.save_for_backward(*tensors, s, norm)
+        ctx.save_for_backward(*tensors, c, norm)
         return out
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        *tensors, saved, norm = ctx.saved_tensors
+        *tensors, c, norm = ctx.saved_tensors
         op, inputs, needed = ctx.op, Inputs(*tensors), ctx.needs_input_grad[1:]
         if torch.is_grad_enabled():  # a second derivative will be asked of the result
             return None, *_differentiable_gradients(grad, inputs, needed, op)
-        # The gradient in s takes the place of what was saved, which spares an output-sized tensor.
-        # Should a retained graph come here again, its s is worked out anew.
+        # The gradient in s takes the place of c, which spares an output-sized tensor. Should a
+        # retained graph come here again, its c is worked out anew.
         if ctx.spent:
-            saved = _saved(inputs, norm, op)
+            c = _cosines(inputs, norm, op)
         ctx.spent = True
-        with torch.autograd._unsafe_preserve_version_counter(saved):
-            return None, *_Backward(grad, inputs, saved, norm, needed, op).run()
+        with torch.autograd._unsafe_preserve_version_counter(c):
+            return None, *_Backward(grad, inputs, c, norm, _Need(*needed), op).run()
 
 
 def _differentiable_gradients(
@@ -106,193 +102,127 @@ def _differentiable_gradients(
     return (next(found) if need else None for need in needed)
 
 
+class _Parts:
+    """What forward and backward are made of: shapes, the activation, the magnitude.
+
+    left: constants of the activation that h cannot take over, being one a filter or h being so.
+    """
+
+    def __init__(self, inputs: Inputs, norm: Tensor, op: Operator, stored: torch.dtype) -> None:
+        self.lay, self.shaped = layout(inputs.x, op), shaped_inputs(inputs, op)
+        self.norm = self.lay.over_channels(norm)
+        self.inverse = inverse_norm(self.norm)
+        self.act = act = Activation(op.angular, self.shaped.k, norm, stored)
+        factors, ones = (act.factor, act.slope_factor), (act.one, act.one)
+        shared = shares_radius(op, inputs.radius)
+        folds = op.angular == "cosine" or (shared and act.factor.ndim == 0)
+        self.left = None if folds else factors
+        self.lengths: Lengths
+        if shared:
+            kept = factors if folds else ones
+            self.lengths = SharedLengths(self.norm, self.shaped.radius, op, self.lay, *kept)
+        else:
+            self.lengths = FilterLengths(self.norm, self.shaped.radius, op, self.lay)
+
+    def value(self, c: Tensor, new: Workspace) -> Tensor:
+        """g(c), up to what the lengths multiply it with."""
+        value = self.act.value(c, new)
+        return value if self.left is None else value.mul_(self.left[0])
+
+
 class _Backward:
-    """The gradients of one call, tile by tile; the one in s takes the place of `saved`."""
+    """The gradients of one call, tile by tile; the one in s takes the place of the cosines."""
 
     def __init__(
-        self,
-        grad: Tensor,
-        inputs: Inputs,
-        saved: Tensor,
-        norm: Tensor,
-        need: Sequence[bool],
-        op: Operator,
+        self, grad: Tensor, inputs: Inputs, c: Tensor, norm: Tensor, need: _Need, op: Operator
     ) -> None:
-        self.grad, self.inputs, self.saved, self.norm, self.op = grad, inputs, saved, norm, op
-        self.need = _Need(*need)
-        self.lay, self.shaped = layout(inputs.x, op), shaped_inputs(inputs, op)
-        self.maps = _Maps(self.lay.over_channels(norm), self.shaped.radius, op)
-        self.act = Activation(op.angular, self.shaped.k, norm, saved.dtype)
-        self.grad_n = torch.empty_like(norm)
+        self.grad, self.inputs, self.c, self.norm, self.op = grad, inputs, c, norm, op
+        self.need, self.parts = need, _Parts(inputs, norm, op, c.dtype)
+        self.own_norm = need.x and inputs.norm is None
+        each = not shares_radius(op, inputs.radius)
+        self.through_norm = self.own_norm or need.norm or need.radius or each
+        self.through_h = self.through_norm and op.magnitude != "sphere"  # where h' is 0
+        self.new = Workspace(norm.dtype)
+        sums = {"k": need.k, "k_angle": need.k, "scale": need.scale, "shift": need.shift}
         self.sums = {
-            name: torch.zeros_like(getattr(inputs, name))
-            for name in ("radius", "k", "scale", "shift")
-            if getattr(self.need, name)
+            name: torch.zeros_like(getattr(inputs, name.split("_")[0]))
+            for name, needed in sums.items()
+            if needed
         }
 
     def run(self) -> tuple[Tensor | None, ...]:
-        inputs, need, op = self.inputs, self.need, self.op
-        own_norm = need.x and inputs.norm is None
-        through_norm = own_norm or need.norm or need.radius
-        for rows in tiles(self.saved):
-            go, part = self.lay.split(self.grad[rows]), self.lay.split(self.saved[rows])
-            if need.shift:
-                self.add("shift", go)
-            if need.scale:
-                value, n = part, self.maps.norm[rows]
-                if op.angular != "cosine":
-                    value = self.act.value(part.to(n.dtype)) * (n * self.act.factor)
-                self.add("scale", value * self.maps.ratio(rows) * go)
-            if self.shaped.scale is not None:
-                go = go * self.shaped.scale
-            step = self.cosine_tile if op.angular == "cosine" else self.angular_tile
-            gn = step(go, part, rows, through_norm)
-            if gn is not None:
-                self.lay.over_channels(self.grad_n[rows]).copy_(gn)
+        inputs, need, op, parts = self.inputs, self.need, self.op, self.parts
+        grad_s = memory_for_gradient(self.c, inputs.kernel, op.geometry)
+        for rows in tiles(self.c):
+            self.tile(rows, parts.lay.split(grad_s[rows]))
         grad_x, grad_kernel = convolution_gradients(
-            self.saved, inputs.x, inputs.kernel, op.geometry, need.x, need.kernel
+            grad_s, inputs.x, inputs.kernel, op.geometry, need.x, need.kernel
         )
-        if grad_x is not None and own_norm:
+        grad_norm, grad_radius = None, None
+        if self.through_norm:
+            over_channels, grad_radius = parts.lengths.gradients()
+            grad_norm = over_channels.view_as(self.norm)
+        if self.own_norm:
             size = tuple(inputs.kernel.shape[2:])
-            add_norm_gradient(grad_x, self.grad_n, self.norm, inputs.x, size, op.geometry)
-        sums = [self.sums.get(name) for name in ("radius", "k", "scale", "shift")]
-        return grad_x, grad_kernel, *sums, self.grad_n if need.norm else None
+            grad_x = add_norm_gradient(grad_x, grad_norm, self.norm, inputs.x, size, op.geometry)
+        elif grad_x is not None:
+            grad_x = grad_x.contiguous() if inputs.x.is_contiguous() else grad_x
+        grad_k = None
+        if need.k:
+            grad_k = Activation.k_gradient(inputs.k, self.sums["k"], self.sums["k_angle"])
+        return (
+            grad_x,
+            grad_kernel,
+            grad_radius.reshape(inputs.radius.shape) if need.radius else None,
+            grad_k,
+            self.sums.get("scale"),
+            self.sums.get("shift"),
+            grad_norm if need.norm else None,
+        )
 
-    def cosine_tile(
-        self, go: Tensor, part: Tensor, rows: slice, through_norm: bool
-    ) -> Tensor | None:
-        """g = c = s / n: df/ds = r, df/dn = (h' - r) s / n, all times the incoming gradient."""
-        if not self.maps.shared and through_norm:
-            return self.radius_tile(go, part, rows)
-        gn, ratio = None, self.maps.ratio(rows)
-        if through_norm:
-            t = (go * part).sum(self.lay.channel, keepdim=True)
-            d = t * self.maps.slope(rows, ratio)
-            if self.need.radius:
-                self.add_radius(t, d, rows, over_n=False)
-            gn = (d - t * ratio) * self.maps.inverse[rows]
-        torch.mul(go, ratio, out=part)
-        return gn
-
-    def radius_tile(self, go: Tensor, part: Tensor, rows: slice) -> Tensor:
-        """cosine_tile for a radius of each filter, with t = go s and what is simple in each h:
-
-        ball:       n df/dn = -r t [n > rho],  df/drho = -alpha / rho^2 t [n <= rho]
-        segmented:  n df/dn = -(alpha - beta) rho t / n [n > rho],  df/drho = -n df/dn / rho
-        tanh:       n df/dn = h' t - r t,  df/drho = -h' t / rho,  h' = alpha (1 - tanh^2) / rho
-        """
-        alpha, radius, channel = self.op.alpha, self.maps.radius, self.lay.channel
-        n, inverse = self.maps.norm[rows], self.maps.inverse[rows]
-        t = (go * part).to(n.dtype)
-        if self.op.magnitude == "tanh":
-            n = n.clamp_min(FLOOR)  # tanh(n / rho) / n then has its limit at a zero patch
-            inverse, tanh = n.reciprocal(), (n / radius).tanh_()
-            product = t * tanh
-            slope = torch.addcmul(t, product, tanh, value=-1)
-            self.add("radius", slope, -alpha / self.inputs.radius**2)
-            through_slope = slope.div_(radius).sum(channel, keepdim=True)
-            gn = through_slope - product.sum(channel, keepdim=True).mul_(inverse)
-            torch.mul(tanh.mul_(go), inverse * alpha, out=part)
-            return gn * (alpha * inverse)
-        beyond = torch.where(n > radius, t, 0)
-        if self.op.magnitude == "ball":
-            self.add("radius", t.sub_(beyond), -alpha / self.inputs.radius**2)
-            torch.mul(go, self.maps.ratio(rows), out=part)
-            return beyond.sum(channel, keepdim=True) * (-alpha * inverse * inverse)
-        difference = alpha - (self.op.settings[2] or 0.0)
-        beyond.mul_(inverse)
-        self.add("radius", beyond, difference)
-        torch.mul(go, self.maps.ratio(rows), out=part)
-        return beyond.mul_(radius).sum(channel, keepdim=True) * (-difference * inverse)
-
-    def angular_tile(
-        self, go: Tensor, part: Tensor, rows: slice, through_norm: bool
-    ) -> Tensor | None:
-        """df/ds = r g'(c), df/dn = h' g - r g' c, all times the incoming gradient."""
-        n, act, channel = self.maps.norm[rows], self.act, self.lay.channel
-        ratio = self.maps.ratio(rows)
+    def tile(self, rows: slice, out: Tensor) -> None:
+        """t = go g(c), a = go g'(c) and a c of some images, for the lengths to go on with."""
+        parts, act, need = self.parts, self.parts.act, self.need
+        go, n = parts.lay.split(self.grad[rows]), parts.norm[rows]
+        part, new = parts.lay.split(self.c[rows]), self.new
+        new.start(part)
         c = part.to(n.dtype)
-        value = act.value(c) if through_norm and not self.maps.flat else None
-        if self.need.k:
-            a, slope_k = act.slopes(c)
-            self.add("k", slope_k.mul_(go).mul_(ratio * n))
+        if need.shift:
+            self.add("shift", go)
+        if need.scale:
+            value = new()
+            parts.lengths.forward(parts.value(c, new), rows, out=value)
+            self.add("scale", value.mul_(go))
+        if parts.shaped.scale is not None:
+            go = torch.mul(go, parts.shaped.scale, out=new())
+        if parts.lengths.outer != 1:
+            go = torch.mul(go, parts.lengths.outer, out=new())
+        value = act.value(c, new) if self.through_h else None
+        if need.k:
+            a, of_tanh, of_angle = act.through_slope_and_k(go, c, new)
+            h = magnitude(n, *self.op.settings, parts.shaped.radius)
+            self.add("k", of_tanh.mul_(h))
+            self.add("k_angle", of_angle.mul_(h))
         else:
-            a = act.slope(c, value)
-        a.mul_(go)
-        # A factor that all filters share waits until their sum is taken.
-        factor = ratio * act.slope_factor
-        waits = self.maps.shared and act.slope_factor.ndim == 0
-        a = a if waits else a.mul_(factor)
-        gn = None
-        if through_norm:
-            gn = (a * c).sum(channel, keepdim=True).neg_()
-            gn = gn.mul_(factor) if waits else gn
-            if value is not None:
-                t = value.mul_(go)
-                t = t.mul_(act.factor) if act.factor.ndim or not self.maps.shared else t
-                if self.maps.shared:
-                    t = t.sum(channel, keepdim=True)
-                    t = t if act.factor.ndim else t.mul_(act.factor)
-                d = t * self.maps.slope(rows, ratio)
-                gn += d.sum(channel, keepdim=True)
-                if self.need.radius:
-                    self.add_radius(t, d, rows, over_n=True)
-        if waits:
-            torch.mul(a, factor, out=part)
-        else:
-            part.copy_(a)
-        return gn
+            a = act.through_slope(go, c, value, new)
+        t = None if value is None else torch.mul(go, value, out=new())
+        if parts.left is not None:
+            a.mul_(parts.left[1])
+            t = None if t is None else t.mul_(parts.left[0])
+        ac = t
+        if self.through_norm and (t is None or self.op.angular != "cosine"):
+            ac = torch.mul(a, c, out=new())
+        if isinstance(parts.lengths, SharedLengths):
+            parts.lengths.backward(t, a, ac, rows, out)
+        elif t is not None and ac is not None:
+            parts.lengths.backward(t, a, ac, rows, out, new)
 
-    def add(self, name: str, value: Tensor, factor: Tensor | float = 1.0) -> None:
-        if name in self.sums:
-            self.sums[name] += self.lay.sum_patches(value, self.sums[name]) * factor
-
-    def add_radius(self, t: Tensor, d: Tensor, rows: slice, over_n: bool) -> None:
-        """Add g dh/drho, from t = g and d = g h'; over_n=False says that both are still times n.
-
-        dh/drho is alpha - h' for the segmented magnitude and -n h' / rho for ball and tanh.
-        """
-        if self.op.magnitude == "segmented":
-            value = self.op.alpha * t - d
-            self.add("radius", value if over_n else value * self.maps.inverse[rows])
-        else:
-            value = d * self.maps.norm[rows] if over_n else d
-            self.sums["radius"] -= (
-                self.lay.sum_patches(value, self.inputs.radius) / self.inputs.radius
-            )
+    def add(self, name: str, value: Tensor) -> None:
+        self.sums[name] += self.parts.lay.sum_patches(value, self.sums[name])
 
 
-class _Maps:
-    """h and its relatives over the patches: once for all filters that share a radius, else by tile.
-
-    norm: shaped to broadcast over the filters. flat: h does not change with n at all (sphere).
-    """
-
-    def __init__(self, norm: Tensor, radius: Tensor, op: Operator) -> None:
-        self.norm, self.radius, self.op = norm, radius, op
-        self.inverse = inverse_norm(norm)
-        self.flat = op.magnitude == "sphere"
-        self.shared = radius.ndim == 0 or op.magnitude not in RADIUS_KINDS
-        self.ratios = magnitude_ratio(norm, *op.settings, radius) if self.shared else None
-
-    def ratio(self, rows: slice) -> Tensor:
-        if self.ratios is not None:
-            return self.ratios[rows]
-        return magnitude_ratio(self.norm[rows], *self.op.settings, self.radius)
-
-    def slope(self, rows: slice, ratio: Tensor) -> Tensor:
-        n = self.norm[rows]
-        if self.op.magnitude == "tanh":  # h' = (alpha - h^2 / alpha) / rho spares another tanh
-            alpha = self.op.alpha
-            h = ratio * n
-            return torch.addcmul(n.new_full((), alpha), h, h, value=-1 / alpha).div_(self.radius)
-        return magnitude_slope(n, *self.op.settings, self.radius)
-
-
-def _saved(inputs: Inputs, norm: Tensor, op: Operator) -> Tensor:
-    """What the forward saves: s for the cosine activation, c = s / n for the others."""
-    s = project(inputs.x, inputs.kernel, op.geometry)
-    if op.angular != "cosine":
-        lay = layout(inputs.x, op)
-        lay.split(s).mul_(inverse_norm(lay.over_channels(norm))).clamp_(-1, 1)
-    return s
+def _cosines(inputs: Inputs, norm: Tensor, op: Operator) -> Tensor:
+    """What the forward saves."""
+    c, lay = project(inputs.x, inputs.kernel, op.geometry), layout(inputs.x, op)
+    lay.split(c).mul_(inverse_norm(lay.over_channels(norm))).clamp_(-1, 1)
+    return c

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-__all__ = ["Geometry", "norms", "patch_norm", "project", "resolve_geometry"]
+from .workspace import Workspace, tiles
 
-TILE = 1 << 18  # numbers, 1 MB in float32
+__all__ = ["Geometry", "norms", "patch_norm", "project", "resolve_geometry"]
 
 
 class Geometry(NamedTuple):
@@ -87,8 +87,12 @@ def patch_norms(x: Tensor, size: tuple[int, ...], geometry: Geometry | None) -> 
     groups = 1 if geometry is None else geometry.groups
     wide = torch.promote_types(x.dtype, torch.float32)
     squares = torch.empty(x.shape[0], groups, *x.shape[2:], dtype=wide, device=x.device)
+    new, groups_of = Workspace(wide), (groups, x.shape[1] // groups)
     for rows in tiles(x):
-        squares[rows] = _squared_sum(x[rows], geometry)
+        part = x[rows].contiguous()
+        new.start(part)
+        square = torch.mul(part, part, out=new()) if part.dtype == wide else part.float().square()
+        torch.sum(square.unflatten(1, groups_of), 2, out=squares[rows])
     return box_filter(squares, size, geometry).sqrt()
 
 
@@ -102,7 +106,11 @@ def add_norm_gradient(
 ) -> None:
     """grad_x += the gradient in x of the patch norms: x times what its windows' norms ask for."""
     pixel = _pixel_gradient(grad_norm, norm, x, size, geometry)
-    _over_groups(grad_x, norm).addcmul_(_over_groups(x, norm), pixel)
+    out = torch.empty_like(x)
+    torch.addcmul(
+        _over_groups(grad_x, norm), _over_groups(x, norm), pixel, out=_over_groups(out, norm)
+    )
+    return out
 
 
 def _pixel_gradient(
@@ -137,13 +145,6 @@ class _PatchNorms(torch.autograd.Function):
         return _over_groups(x, norm).mul(pixel).reshape(x.shape), None, None
 
 
-def tiles(x: Tensor) -> list[slice]:
-    """Slices of the batch small enough that a chain of operations on one stays in the cache."""
-    each = max(1, x[0].numel()) if len(x) else 1
-    step = max(1, TILE // each)
-    return [slice(start, start + step) for start in range(0, len(x), step)]
-
-
 def is_traced() -> bool:
     """Whether something records the operations: then it should see plain ones."""
     return (
@@ -151,6 +152,7 @@ def is_traced() -> bool:
         or torch.jit.is_tracing()
         or torch._C._are_functorch_transforms_active()
         or torch.autograd.forward_ad._current_level >= 0
+        or torch._C._len_torch_dispatch_stack() > 0
     )
 
 
@@ -226,9 +228,37 @@ def convolution_gradients(
         return grad @ kernel if need_x else None, grad.T @ x if need_kernel else None
     stride, padding, dilation, groups = geometry
     mask, none = [need_x, need_kernel, False], [0] * len(stride)
+    if _faster_in_channels_last(x, kernel, geometry):
+        grad, x, kernel = (
+            t.contiguous(memory_format=torch.channels_last) for t in (grad, x, kernel)
+        )
     return torch.ops.aten.convolution_backward(
         grad, x, kernel, None, stride, padding, dilation, False, none, groups, mask
     )[:2]
+
+
+def memory_for_gradient(memory: Tensor, kernel: Tensor, geometry: Geometry | None) -> Tensor:
+    """The same memory, image for image in the layout that convolution_gradients likes best."""
+    if geometry is None or not memory.is_contiguous():
+        return memory
+    if not _faster_in_channels_last(memory, kernel, geometry):
+        return memory
+    _, channels, height, width = memory.shape
+    strides = (channels * height * width, 1, width * channels, channels)
+    return memory.as_strided(memory.shape, strides)
+
+
+def _faster_in_channels_last(x: Tensor, kernel: Tensor, geometry: Geometry) -> bool:
+    """Whether a processor differentiates this convolution faster with the channels last."""
+    return (
+        x.device.type == "cpu"
+        and x.dtype == torch.float32
+        and x.ndim == 4
+        and geometry.groups == 1
+        and all(step == 1 for step in geometry.stride)
+        and min(kernel.shape[:2]) >= 16
+        and kernel.shape[2:].numel() > 1
+    )
 
 
 def resolve_geometry(
