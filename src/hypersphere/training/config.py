@@ -207,7 +207,8 @@ class FabricConfig:
         devices: processes per machine; auto takes all GPUs, one process on CPU, or what
             torchrun started
         num_nodes: machines
-        strategy: auto or ddp (class weights are spread by head.sharded)
+        strategy: auto, ddp (whole networks) or fsdp (every weight spread over the processes);
+            class weights alone are spread by head.sharded
         precision: 32-true, bf16-mixed, 16-mixed, bf16-true or 64-true
     """
 
