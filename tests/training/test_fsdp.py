@@ -12,9 +12,9 @@ from ranks import VARIANTS, metrics
 from small_run import run, small_config
 from torch import nn
 
-from hypersphere.training import RunError, TrainConfig, load_net
+from hypersphere.training import RunError, TrainConfig, load_net, make_fabric
 from hypersphere.training.checkpoints import load_weights
-from hypersphere.training.config import DataConfig, FabricConfig, OptimizerConfig, ScheduleConfig
+from hypersphere.training.config import DataConfig, OptimizerConfig, ScheduleConfig
 from hypersphere.training.fsdp import refuse, units
 from hypersphere.training.sharding import is_spread, whole_state, with_whole_weights
 
@@ -82,6 +82,10 @@ def test_a_checkpoint_of_spread_weights_is_one_of_one_process(trained, name):
         assert {k: (v.shape, v.dtype) for k, v in alone.items()} == {
             k: (v.shape, v.dtype) for k, v in spread.items()
         }
+        # a number beside spread weights: no joint step, which a GPU would take
+        groups = json.loads((trained / "spread" / name / last / "state.json").read_text()[9:])
+        if name.startswith("learned k"):
+            assert '["foreach", false]' in json.dumps(groups)
         if file == "model.safetensors":
             torch.testing.assert_close(spread, alone, rtol=1e-3, atol=1e-4)
     x = torch.rand(4, 1, 8, 8)
@@ -177,7 +181,6 @@ def test_what_goes_bad_on_one_process_is_named_by_both(tmp_path):
         ({"optimizer": OptimizerConfig(name="ogd")}, "optimizer.name ogd"),
         ({"hooks": {"weighted_gradients": {}}}, "hooks.weighted_gradients"),
         ({"head": {"name": "a_softmax", "gradient": "caffe"}}, "head.gradient caffe"),
-        ({"fabric": FabricConfig(precision="16-mixed")}, "bf16-mixed needs no scale"),
     ],
 )
 def test_what_cannot_be_spread_is_refused_before_training(changes, message):
@@ -185,6 +188,13 @@ def test_what_cannot_be_spread_is_refused_before_training(changes, message):
         refuse(small_config(**changes))
     assert "--fabric.strategy ddp" in str(error.value)
     refuse(small_config())
+
+
+def test_strategies_and_precisions_that_do_not_exist_are_refused():
+    with pytest.raises(ValueError, match="take auto, ddp or fsdp"):
+        make_fabric("cpu", strategy="fsdp_cpu_offload")
+    with pytest.raises(ValueError, match=r"got 16-mixed: choose one .*--fabric\.strategy ddp"):
+        make_fabric("cpu", strategy="fsdp", precision="16-mixed")
 
 
 def test_units_are_large_called_and_hold_every_parameter_once():

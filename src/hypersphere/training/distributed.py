@@ -50,7 +50,7 @@ def make_fabric(
         accelerator=accelerator,
         devices=devices,
         num_nodes=num_nodes,
-        strategy=make_strategy() if strategy == "fsdp" else strategy,
+        strategy=make_strategy(precision) if strategy == "fsdp" else strategy,
         precision=precision,
     )
     fabric.launch()

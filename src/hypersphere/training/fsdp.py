@@ -21,12 +21,18 @@ from hypersphere.training.checkpoints import RunError
 __all__ = ["SMALLEST", "in_use", "make_strategy", "refuse", "spread", "units"]
 
 SMALLEST = 2**18  # elements: below this, a unit is not worth an exchange of its own
+PRECISIONS = ("32-true", "bf16-mixed", "bf16-true", "16-true")
 
 
-def make_strategy() -> Any:
+def make_strategy(precision: str = "32-true") -> Any:
     """Fabric's strategy for models that are spread by a function: `spread`."""
     from lightning_fabric.strategies import ModelParallelStrategy
 
+    if precision not in PRECISIONS:
+        raise ValueError(
+            f"fabric.strategy fsdp takes fabric.precision {', '.join(PRECISIONS)}; got "
+            f"{precision}: choose one of them, or --fabric.strategy ddp"
+        )
     # Fabric's own mesh has a row per machine and goes unused here: all processes share the weights.
     return ModelParallelStrategy(parallelize_fn=spread)
 
@@ -49,9 +55,6 @@ def refuse(config: Any) -> None:
         ),
         "head.gradient caffe changes the class weights while they are in use": (
             head.get("gradient") == "caffe" and not head.get("sharded")
-        ),
-        "fabric.precision 16-mixed scales every gradient by itself (bf16-mixed needs no scale)": (
-            config.fabric.precision == "16-mixed"
         ),
     }
     for reason, applies in reasons.items():

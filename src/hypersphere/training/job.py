@@ -31,7 +31,7 @@ from hypersphere.training.fsdp import in_use, refuse
 from hypersphere.training.loop import Player, Run, Settings, fit
 from hypersphere.training.record import RunFolder, describe_run
 from hypersphere.training.resume import changed_settings, record_changes
-from hypersphere.training.sharding import is_spread
+from hypersphere.training.sharding import is_spread, step_one_by_one
 from hypersphere.training.tasks import Classification, ClassifierLoss, extract_features
 
 __all__ = ["Job", "Outcome", "SetupError", "load_net", "prepare", "seed_everything", "train"]
@@ -136,6 +136,7 @@ def prepare_classification(config: Config, fabric: Any, loaders: Loaders) -> Job
     settings = make_settings(config.train, len(loaders.train))
     module = fabric.setup_module(loss)
     optimizer = make_player_optimizer(config, net)
+    step_one_by_one(optimizer)
     rate = make_rate(optimizer, config.schedule, settings.steps)
     player = Player(module, fabric.setup_optimizers(optimizer), rate)
     parts = (net, player, loaders.train, loaders.test, fabric)

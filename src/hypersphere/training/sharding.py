@@ -23,6 +23,7 @@ __all__ = [
     "load_optimizer_state",
     "load_state",
     "optimizer_state",
+    "step_one_by_one",
     "whole_state",
     "whole_weight",
     "with_whole_weights",
@@ -251,3 +252,11 @@ def load_optimizer_state(optimizer: Optimizer, net: nn.Module, state: dict[str, 
             if rows.like(value):
                 moments[index] = {**moments[index], key: rows.own(value)}
     optimizer.load_state_dict({**state, "state": moments})
+    step_one_by_one(optimizer)
+
+
+def step_one_by_one(optimizer: Optimizer) -> None:
+    """No joint step for groups that mix spread and whole parameters: torch's take one kind only."""
+    for group in optimizer.param_groups:
+        if len({_is_distributed(p) for p in group["params"]}) > 1:
+            group["foreach"] = False
