@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -15,37 +17,44 @@ _LANCZOS_STEPS = 8
 _MARGIN = 0.03
 
 
-def spectrum(A: Tensor, skew: bool = False) -> tuple[float, float]:
-    """Ends of the spectrum of symmetric A (..., d, d), or of A / i for skew A. Note [Spectra]."""
-    d = A.shape[-1]
-    A = A.reshape(-1, d, d)
-    one = A[0] if len(A) == 1 else A  # a plain product is faster than a batch of one
-    x = torch.cos(torch.arange(d, dtype=A.dtype, device=A.device)).mul_(math.sqrt(2.0 / d))
-    x = x.expand(len(A), d).unsqueeze(-1)
-    unit = (A @ x).abs().amax(-2, keepdim=True)
-    unit = torch.where(unit > 0, unit, 1.0)  # so that squares neither under- nor overflow
-    mean = A.diagonal(dim1=-2, dim2=-1).mean(-1)[:, None, None] / unit  # 0 for a skew matrix
-    previous, beta = torch.zeros_like(x), torch.zeros_like(mean)
+def spectrum(*factors: Tensor, skew: bool = False) -> tuple[float, float]:
+    """Ends of the spectrum of a symmetric A (..., d, d), or of A / i for a skew A. Note [Spectra].
+
+    A is the product of the factors; it is not formed, a row meets one factor after the other.
+    """
+    d = factors[0].shape[-1]
+    parts = [F.reshape(-1, d, d) for F in factors]
+    x = torch.cos(torch.arange(d, dtype=parts[0].dtype, device=parts[0].device))
+    x = (x / torch.linalg.vector_norm(x)).expand(len(parts[0]), 1, d)
+    if len(x) == 1:  # a plain product is faster than a batch of one
+        x, parts = x[0], [F[0] for F in parts]
+    units = []  # so that squares neither under- nor overflow
+    for F in parts:
+        size = (x @ F).abs().amax(-1, keepdim=True)
+        units.append(torch.where(size > 0, size, 1.0))
+    previous, beta = torch.zeros_like(x), torch.zeros_like(x[..., :1])
     alphas, betas = [], []
     for _ in range(min(_LANCZOS_STEPS, d)):
-        # Around the mean eigenvalue, the zeros after an early end lie within the spectrum.
-        y = (one @ x) / unit - mean * x
-        alpha = x.mT @ y
-        y = y - alpha * x + (beta if skew else -beta) * previous
-        beta = torch.linalg.vector_norm(y, dim=-2, keepdim=True)
-        previous, x = x, torch.where(beta > 0, y / beta, 0.0)
-        alphas.append(alpha[..., 0])
-        betas.append(beta[..., 0])
-    T = torch.diag_embed(torch.cat(alphas, -1))
-    if len(betas) > 1:
-        off = torch.diag_embed(torch.cat(betas[:-1], -1), offset=1)
-        T = T + off + off.mT
-    if not bool(torch.isfinite(T).all()):
+        y = x
+        for F, unit in zip(parts, units, strict=True):
+            y = (y @ F).div_(unit)
+        alpha = torch.zeros_like(beta) if skew else torch.linalg.vecdot(x, y).unsqueeze(-1)
+        y = y.addcmul_(alpha, x, value=-1.0).addcmul_(beta, previous, value=1.0 if skew else -1.0)
+        beta = torch.linalg.vector_norm(y, dim=-1, keepdim=True)
+        previous, x = x, y / beta.clamp_min(1e-30)
+        alphas.append(alpha)
+        betas.append(beta)
+    diagonal, off = torch.cat(alphas, -1).double(), torch.cat(betas, -1).double()[..., :-1]
+    if not bool(torch.isfinite(diagonal.sum() + off.sum())):
         return math.nan, math.nan
-    values = torch.linalg.eigvalsh(T.double()) + mean[..., 0]
+    # After an early end come zeros; the first entry lies within the spectrum.
+    ended = torch.cat([torch.ones_like(diagonal[..., :1]), off], -1).cumprod(-1) == 0
+    diagonal = torch.where(ended, diagonal[..., :1], diagonal)
+    T = torch.diag_embed(diagonal) + torch.diag_embed(off, offset=1) + torch.diag_embed(off, -1)
+    values = torch.linalg.eigvalsh(T)
     margin = _MARGIN * (values[..., -1:] - values[..., :1])
-    low = (values[..., :1] - margin) * unit[..., 0]
-    high = (values[..., -1:] + margin) * unit[..., 0]
+    unit = math.prod(units[1:], start=units[0]).double()
+    low, high = (values[..., :1] - margin) * unit, (values[..., -1:] + margin) * unit
     return float(low.min()), float(high.max())
 
 
@@ -90,18 +99,45 @@ def _jacobi(u: float, m: float) -> tuple[float, float, float]:
     return sn, math.cos(phi), math.sqrt(1.0 - m * sn * sn)
 
 
-def bessel(rho: float, eps: float) -> list[float]:
-    """J_0(rho), 2 J_1(rho), 2 J_2(rho), ... down to eps, by Miller's backward recurrence."""
-    start = 2 * (int(rho + 12 * rho ** (1 / 3) + 20) // 2)
-    values, above = [0.0] * (start + 1), 0.0
-    values[start] = 1e-30
-    for k in range(start, 0, -1):
-        values[k - 1] = 2 * k / rho * values[k] - above
-        above = values[k]
-        if abs(values[k - 1]) > 1e200:
-            values = [v * 1e-200 for v in values]
-            above *= 1e-200
-    total = values[0] + 2 * sum(values[2::2])  # J_0 + 2 J_2 + 2 J_4 + ... = 1
-    values = [values[0] / total] + [2 * v / total for v in values[1:]]
-    count = max(k for k, v in enumerate(values) if abs(v) > eps / 2) + 1
-    return values[: max(count, 3)]
+def bessel(z: Sequence[float], eps: float, count: int | None = None) -> Tensor:
+    """J_0(z), 2 J_1(z), 2 J_2(z), ... for every z: (len(z), count), in float64.
+
+    The Fourier coefficients of exp(i z sin t). Without a `count` they are taken down to `eps`.
+
+    >>> bessel([1.0], 1e-2)
+    tensor([[0.7652, 0.8801, 0.2298, 0.0391]], dtype=torch.float64)
+    """
+    top = max(z)
+    points = 2 * int(top + 12 * top ** (1 / 3) + 20)  # J_k(z) < 1e-17 from half of it on
+    t = torch.arange(points, dtype=torch.float64) * (2.0 * math.pi / points)
+    wave = torch.exp(1j * torch.tensor(z, dtype=torch.float64).unsqueeze(-1) * torch.sin(t))
+    values = torch.fft.fft(wave).real[:, : points // 2] * (2.0 / points)
+    values[:, 0] *= 0.5
+    if count is None:
+        above = (values.abs().amax(0) > eps).nonzero()
+        count = max(int(above[-1]) + 1, 3)
+    return values[:, :count]
+
+
+def gauss_legendre(theta: float, error: float) -> tuple[Tensor, Tensor]:
+    """Nodes and weights on [0, 1] that integrate exp(i theta s) to `error`, in float64.
+
+    >>> nodes, weights = gauss_legendre(2.0, 1e-6)
+    >>> len(nodes), round(float((weights * torch.cos(2.0 * nodes)).sum()), 6)  # sin(2) / 2
+    (4, 0.454649)
+    """
+    count, bound = 1, theta**2 / 24.0
+    while bound > error:  # theta^2n (n!)^4 / ((2n + 1) (2n)!^3), the remainder of the rule
+        count += 1
+        ratio = (theta * count * count) ** 2 / (2.0 * count * (2.0 * count - 1.0)) ** 3
+        bound *= ratio * (2.0 * count - 1.0) / (2.0 * count + 1.0)
+    return _gauss_legendre(count)
+
+
+@functools.lru_cache(maxsize=64)
+def _gauss_legendre(count: int) -> tuple[Tensor, Tensor]:
+    """From the eigenvectors of the Jacobi matrix (Golub, Welsch 1969)."""
+    k = torch.arange(1, count, dtype=torch.float64)
+    off = k / (4.0 * k * k - 1.0).sqrt()
+    nodes, vectors = torch.linalg.eigh(torch.diag(off, 1) + torch.diag(off, -1))
+    return (nodes + 1.0) / 2.0, vectors[0].square()

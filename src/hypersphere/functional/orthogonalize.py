@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from . import _rotations
-from ._rotations import skew
+from ._opaque import series
+from ._rotations import Cayley, skew
 from ._spectra import spectrum
+from ._triangular import triangular
 
 METHODS = (
     "gram_schmidt",
@@ -83,9 +84,15 @@ def apply_orthogonal(U: Tensor, V: Tensor, method: str = "gram_schmidt") -> Tens
             f"apply_orthogonal expects V of shape {(*U.shape[:-1], 'n')} beside U of shape "
             f"{tuple(U.shape)}; got {tuple(V.shape)}: one vector of length d a column"
         )
+    work = torch.promote_types(torch.promote_types(U.dtype, V.dtype), torch.float32)
+    U, columns, batch = U.to(work), V.to(work), U.shape[:-2].numel()
+    if U.dim() > 2:  # one batch; a batch of one is slower than a plain product
+        lead = () if batch == 1 else (batch,)
+        U = U.reshape(*lead, *U.shape[-2:])
+        columns = columns.reshape(*lead, *V.shape[-2:])
     with torch.autocast(device_type=U.device.type, enabled=False):
-        work = torch.promote_types(torch.promote_types(U.dtype, V.dtype), torch.float32)
-        return _act(U.to(work), V.to(work), method).to(V.dtype)
+        rotated = _act(U, columns, method)
+    return rotated.reshape(V.shape).to(V.dtype)
 
 
 def random_rotation(
@@ -125,12 +132,10 @@ def _act(U: Tensor, V: Tensor, method: str) -> Tensor:
     if n > d:
         return _act(U, torch.eye(d, dtype=U.dtype, device=U.device).expand_as(U), method) @ V
     if method == "cayley":
-        return _rotations.Cayley.apply(U, V)
-    if method == "exponential":
-        return _rotations.series(skew(U), V, method)
-    if method == "loewdin":
-        return _rotations.series(U, V, method)
-    return _rotations.TriangularFactor.apply(U, V, method == "householder")
+        return Cayley.apply(U, V)
+    if method in ("loewdin", "exponential"):
+        return series(U, V, method)
+    return triangular(U, V, reflections=method == "householder")
 
 
 def _check(U: Tensor, method: str) -> None:

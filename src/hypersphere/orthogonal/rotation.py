@@ -46,6 +46,10 @@ class Matrix(nn.Module):
     def forward(self, rows: Tensor) -> Tensor:
         """(sets * n, d) -> (sets * n, d)."""
         sets, stored, size, _ = self.U.shape
+        if sets == stored == 1:  # one matrix: nothing to take apart, which is quicker
+            columns = rows.reshape(-1, size).mT
+            turned = apply(self.U.view(size, size), columns, self.method, self.bandwidth)
+            return turned.mT.reshape(rows.shape)
         columns = rows.reshape(sets, -1, stored, size).permute(0, 2, 3, 1)
         turned = apply(self.U, columns, self.method, self.bandwidth)
         return turned.permute(0, 3, 1, 2).reshape(rows.shape)
