@@ -67,8 +67,9 @@ def measure(
 ) -> list[Row]:
     """Time each piece of work, in turns, until `repeats` rounds or `seconds` are over.
 
-    The ratio is the median over the rounds of time / baseline's time in the same round: a slow
-    moment of the machine hits both. Peak memory is what one more call adds to the process.
+    The ratio is that of the best times: what disturbs a machine only ever makes work slower, and
+    the rounds are interleaved so that all get their share of quiet moments. Peak memory is what
+    one more call adds to the process.
     """
     if baseline not in work:
         raise ValueError(f"baseline {baseline!r} is not among {', '.join(work)}")
@@ -84,12 +85,11 @@ def measure(
             break
     rows = []
     for name, function in work.items():
-        ratios = sorted(a / b for a, b in zip(times[name], times[baseline], strict=True))
         rows.append(
             Row(
                 name=name,
                 seconds=min(times[name]),
-                ratio=ratios[len(ratios) // 2],
+                ratio=min(times[name]) / min(times[baseline]),
                 peak_mb=peak_memory(function) if memory else None,
                 limit=(limits or {}).get(name),
             )

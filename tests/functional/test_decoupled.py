@@ -418,6 +418,7 @@ def test_plain_and_fused_gradients_agree():
     kernel = HF.normalize(torch.randn(16, 36, dtype=torch.float64)).view(16, 4, 3, 3)
     inputs = Inputs(
         x,
+        HF.patch_norm(x, 3, padding=1).detach().requires_grad_(),
         kernel.requires_grad_(),
         torch.rand(16, dtype=torch.float64).add(1).requires_grad_(),
         torch.rand(16, dtype=torch.float64).add(0.2).requires_grad_(),

@@ -1,8 +1,8 @@
 """Angular activations as the fused operator uses them: in place, in as few passes as they take.
 
 The same formulas as in angular.py, for cosines that are clamped already and without a graph:
-g(c) = factor value(c) and g'(c) = slope_factor slope(c). The factors are constants of a filter,
-which the operator multiplies with its other factors before they meet the large tensors.
+g(c) = factor value(c) and g'(c) = slope_factor slope(c). The factors are numbers, or one number a
+filter, which the operator multiplies with its other factors before they meet the large tensors.
 """
 
 from __future__ import annotations
@@ -19,24 +19,27 @@ __all__ = ["Activation"]
 
 
 class Activation:
-    """k: None, or the sigmoid's curvature, one number or one a filter, ready to broadcast.
+    """k: the sigmoid's curvature, a number, or one a filter ready to broadcast.
 
     stored: the type the cosines are kept in, be they widened before they come here: an angle
     below its rounding error says nothing of the slope there.
     """
 
-    def __init__(self, kind: Angular, k: Tensor | None, like: Tensor, stored: torch.dtype) -> None:
+    def __init__(self, kind: Angular, k: Tensor | float, like: Tensor, stored: torch.dtype) -> None:
         self.kind = kind
-        self.one = like.new_ones(())
-        self.above_one = self.one + torch.finfo(stored).eps
-        self.factor, self.slope_factor = self.one, self.one
+        self.above_one = like.new_full((), 1 + torch.finfo(stored).eps)
+        self.factor: Tensor | float = 1.0
+        self.slope_factor: Tensor | float = 1.0
         if kind == "linear":
-            self.factor = self.slope_factor = self.one * (2 / math.pi)
+            self.factor = self.slope_factor = 2 / math.pi
         elif kind == "square_cosine":
-            self.slope_factor = 2 * self.one
+            self.slope_factor = 2.0
         elif kind == "sigmoid":
-            self.half_over_k, self.end = sigmoid_constants(k, like)
-            self.factor, self.slope_factor = 1 / self.end, self.half_over_k / self.end
+            if isinstance(k, Tensor):
+                self.half_over_k, end = sigmoid_constants(k, like)
+            else:
+                self.half_over_k, end = 0.5 / k, math.tanh(math.pi / 4 / k)
+            self.factor, self.slope_factor = 1 / end, self.half_over_k / end
 
     def value(self, c: Tensor, new: Workspace) -> Tensor:
         """g(c) / factor; the cosine activation returns c itself."""
@@ -45,7 +48,7 @@ class Activation:
         if self.kind == "square_cosine":
             return torch.abs(c, out=new()).mul_(c)
         angle = torch.asin(c, out=new())
-        return angle if self.kind == "linear" else angle.mul_(self.half_over_k).tanh_()
+        return angle if self.kind == "linear" else self._bend(angle)
 
     def through_slope(
         self, grad: Tensor, c: Tensor, value: Tensor | None, new: Workspace
@@ -79,6 +82,11 @@ class Activation:
         half_over_k, end = sigmoid_constants(k, tanh)
         factor = 2 * half_over_k * half_over_k / end
         return factor * (math.pi / 2 * (1 - end * end) / end * tanh - angle)
+
+    def _bend(self, angle: Tensor) -> Tensor:
+        # k = 1/2 needs no factor.
+        one = isinstance(self.half_over_k, float) and self.half_over_k == 1
+        return angle.tanh_() if one else angle.mul_(self.half_over_k).tanh_()
 
     def _inverse_sine(self, c: Tensor, new: Workspace) -> Tensor:
         # sin^2 = 1 - c^2 is known up to the rounding of c; so much is added, and it cannot be 0.

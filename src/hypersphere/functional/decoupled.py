@@ -30,7 +30,7 @@ from .directions import unit_rows
 from .fused import Inputs, Operator, apply_operator
 from .magnitude import RADIUS_KINDS, MagnitudeKind, check_magnitude
 from .magnitude import magnitude as _magnitude
-from .patches import project, resolve_geometry
+from .patches import project, resolve_geometry, with_norms
 
 __all__ = [
     "WEIGHTED_KINDS",
@@ -61,7 +61,7 @@ def decoupled_conv(
     alpha: float = 1.0,
     beta: float | None = None,
     radius: float | Tensor = 1.0,
-    mean_norm: float | Tensor = 1.0,
+    mean_norm: float | Tensor | Callable[[Tensor], Tensor] = 1.0,
     k: float | Tensor | None = None,
     weighted: Weighted | None = None,
     scale: Tensor | None = None,
@@ -72,7 +72,8 @@ def decoupled_conv(
     x: (B, C_in, ...) or (C_in, ...); weight: (C, C_in / groups, ...) with one to three spatial
     dimensions; the result is (B, C, ...), as from torch's convolution of the same arguments.
     magnitude, alpha, beta, radius: h, see :func:`magnitude`. radius may hold one value a filter
-    (C,). mean_norm: E|x| of Eq. C.1-C.3, which multiplies the radius for |x|.
+    (C,). mean_norm: E|x| of Eq. C.1-C.3, which multiplies the radius for |x|, or a function that
+    makes it from the norms of all patches.
     angular, k: g, see :func:`angular`. k may hold one value a filter (C,).
     weighted: how |w| enters h, see the table above; otherwise only its direction counts.
     scale: one factor a filter (C,), the beta of SphereNorm (3.2.5).
@@ -139,7 +140,7 @@ def decoupled_linear(
     alpha: float = 1.0,
     beta: float | None = None,
     radius: float | Tensor = 1.0,
-    mean_norm: float | Tensor = 1.0,
+    mean_norm: float | Tensor | Callable[[Tensor], Tensor] = 1.0,
     k: float | Tensor | None = None,
     weighted: Weighted | None = None,
     scale: Tensor | None = None,
@@ -179,7 +180,7 @@ def _decoupled(
     bias: Tensor | None,
     op: Operator,
     radius: float | Tensor,
-    mean_norm: float | Tensor,
+    mean_norm: float | Tensor | Callable[[Tensor], Tensor],
     k: float | Tensor | None,
     weighted: Weighted | None,
     scale: Tensor | None,
@@ -215,18 +216,20 @@ def _decoupled(
         radius, scale = _weigh(length, op, radius, weighted, scale)
     kernel = unit_rows(rows).view_as(weight).to(x.dtype)
     wide = torch.promote_types(x.dtype, torch.float32)
+    if norm is None:
+        x, norm = with_norms(x, tuple(kernel.shape[2:]), op.geometry)
+    mean = mean_norm(norm) if callable(mean_norm) else mean_norm
+    has_radius = op.magnitude in RADIUS_KINDS
     inputs = Inputs(
         x,
+        norm,
         kernel,
-        _tensor(radius, x, wide) * mean_norm
-        if op.magnitude in RADIUS_KINDS
-        else _tensor(1.0, x, wide),
-        None if k is None or op.angular != "sigmoid" else _tensor(k, x, wide),
+        _tensor(radius, x, wide) * mean if has_radius else _tensor(1.0, x, wide),
+        _tensor(k, x, wide) if isinstance(k, Tensor) and op.angular == "sigmoid" else None,
         scale,
         bias,
-        norm,
     )
-    return apply_operator(inputs, op)
+    return apply_operator(inputs, op if k is None or isinstance(k, Tensor) else op._replace(k=k))
 
 
 def _weigh(

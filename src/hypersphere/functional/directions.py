@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from .angles import normalize
-from .patches import is_traced
+from .patches import inverse_norm, is_traced
 
 __all__ = ["unit_rows"]
 
@@ -34,8 +34,7 @@ def unit_rows(rows: Tensor) -> Tensor:
 class _UnitRows(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor) -> Tensor:  # type: ignore[override]
-        length = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
-        inverse = 1 / torch.where(length > 0, length, torch.inf)
+        inverse = inverse_norm(torch.linalg.vector_norm(rows, dim=1, keepdim=True))
         ctx.save_for_backward(rows, inverse)
         return rows * inverse
 
@@ -46,5 +45,6 @@ class _UnitRows(torch.autograd.Function):
             (result,) = torch.autograd.grad(normalize(rows), [rows], grad, create_graph=True)
             return result
         # (g - (g.u) u) / |w| with u = w / |w|, Eq. 4.17.
-        inner = (grad * rows).sum(1, keepdim=True) * inverse * inverse
-        return torch.addcmul(grad, rows, inner, value=-1).mul_(inverse)
+        unit = rows * inverse
+        inner = (grad * unit).sum(1, keepdim=True)
+        return torch.addcmul(grad, unit, inner, value=-1).mul_(inverse)

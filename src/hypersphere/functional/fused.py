@@ -23,13 +23,12 @@ from torch import Tensor
 from .activation import Activation
 from .lengths import FilterLengths, Lengths, SharedLengths, shares_radius
 from .magnitude import magnitude
-from .operator import Inputs, Operator, inverse_norm, layout, plain_operator, shaped_inputs
+from .operator import Inputs, Operator, layout, plain_operator, shaped_inputs
 from .patches import (
-    add_norm_gradient,
     convolution_gradients,
+    inverse_norm,
     is_traced,
     memory_for_gradient,
-    patch_norms,
     project,
 )
 from .workspace import Workspace, tiles
@@ -48,49 +47,52 @@ class _Need(NamedTuple):
     """Which of the inputs need a gradient, in the order of Inputs."""
 
     x: bool
+    norm: bool
     kernel: bool
     radius: bool
     k: bool
     scale: bool
     shift: bool
-    norm: bool
 
 
 class _Fused(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, op: Operator, *tensors: Tensor | None) -> Tensor:  # type: ignore[override]
         inputs = Inputs(*tensors)  # type: ignore[arg-type]
-        size = tuple(inputs.kernel.shape[2:])
-        norm = patch_norms(inputs.x, size, op.geometry) if inputs.norm is None else inputs.norm
         c = project(inputs.x, inputs.kernel, op.geometry)
-        parts = _Parts(inputs, norm, op, c.dtype)
-        out, new = torch.empty_like(c), Workspace(norm.dtype)
+        parts = _Parts(inputs, op, c.dtype)
+        inverse = inverse_norm(parts.norm)
+        clamps = op.bounded or op.angular != "cosine"  # rounding may lead a little beyond 1
+        out, new = torch.empty_like(c), Workspace(inputs.norm.dtype)
         for rows in tiles(c):
             part, value = parts.lay.split(c[rows]), parts.lay.split(out[rows])
             new.start(part)
-            part.mul_(parts.inverse[rows]).clamp_(-1, 1)
-            parts.lengths.forward(parts.value(part.to(norm.dtype), new), rows, out=value)
+            part.mul_(inverse[rows])
+            if clamps:
+                part.clamp_(-1, 1)
+            g = parts.value(part.to(new.dtype), new)
+            parts.lengths.forward(g, rows, value, new)
             if parts.shaped.scale is not None:
                 value *= parts.shaped.scale
             if parts.shaped.shift is not None:
                 value += parts.shaped.shift
         ctx.op, ctx.spent = op, False
-        ctx.save_for_backward(*tensors, c, norm)
+        ctx.save_for_backward(*tensors, c)
         return out
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        *tensors, c, norm = ctx.saved_tensors
+        *tensors, c = ctx.saved_tensors
         op, inputs, needed = ctx.op, Inputs(*tensors), ctx.needs_input_grad[1:]
         if torch.is_grad_enabled():  # a second derivative will be asked of the result
             return None, *_differentiable_gradients(grad, inputs, needed, op)
         # The gradient in s takes the place of c, which spares an output-sized tensor. Should a
         # retained graph come here again, its c is worked out anew.
         if ctx.spent:
-            c = _cosines(inputs, norm, op)
+            c = _cosines(inputs, op)
         ctx.spent = True
         with torch.autograd._unsafe_preserve_version_counter(c):
-            return None, *_Backward(grad, inputs, c, norm, _Need(*needed), op).run()
+            return None, *_Backward(grad, inputs, c, _Need(*needed), op).run()
 
 
 def _differentiable_gradients(
@@ -105,24 +107,20 @@ def _differentiable_gradients(
 class _Parts:
     """What forward and backward are made of: shapes, the activation, the magnitude.
 
-    left: constants of the activation that h cannot take over, being one a filter or h being so.
+    left: factors of g and g' that the magnitude cannot take over, being one a filter.
     """
 
-    def __init__(self, inputs: Inputs, norm: Tensor, op: Operator, stored: torch.dtype) -> None:
+    def __init__(self, inputs: Inputs, op: Operator, stored: torch.dtype) -> None:
         self.lay, self.shaped = layout(inputs.x, op), shaped_inputs(inputs, op)
-        self.norm = self.lay.over_channels(norm)
-        self.inverse = inverse_norm(self.norm)
-        self.act = act = Activation(op.angular, self.shaped.k, norm, stored)
-        factors, ones = (act.factor, act.slope_factor), (act.one, act.one)
-        shared = shares_radius(op, inputs.radius)
-        folds = op.angular == "cosine" or (shared and act.factor.ndim == 0)
-        self.left = None if folds else factors
-        self.lengths: Lengths
-        if shared:
-            kept = factors if folds else ones
-            self.lengths = SharedLengths(self.norm, self.shaped.radius, op, self.lay, *kept)
-        else:
-            self.lengths = FilterLengths(self.norm, self.shaped.radius, op, self.lay)
+        self.norm = self.lay.over_channels(inputs.norm)
+        k = op.k if self.shaped.k is None else self.shaped.k
+        self.act = act = Activation(op.angular, k, self.norm, stored)
+        self.left: tuple[Tensor, Tensor] | None = None
+        factors = act.factor, act.slope_factor
+        if isinstance(act.factor, Tensor):
+            self.left, factors = factors, (1.0, 1.0)
+        kind = SharedLengths if shares_radius(op, inputs.radius) else FilterLengths
+        self.lengths: Lengths = kind(self.norm, self.shaped.radius, op, self.lay, *factors)
 
     def value(self, c: Tensor, new: Workspace) -> Tensor:
         """g(c), up to what the lengths multiply it with."""
@@ -133,16 +131,12 @@ class _Parts:
 class _Backward:
     """The gradients of one call, tile by tile; the one in s takes the place of the cosines."""
 
-    def __init__(
-        self, grad: Tensor, inputs: Inputs, c: Tensor, norm: Tensor, need: _Need, op: Operator
-    ) -> None:
-        self.grad, self.inputs, self.c, self.norm, self.op = grad, inputs, c, norm, op
-        self.need, self.parts = need, _Parts(inputs, norm, op, c.dtype)
-        self.own_norm = need.x and inputs.norm is None
+    def __init__(self, grad: Tensor, inputs: Inputs, c: Tensor, need: _Need, op: Operator) -> None:
+        self.grad, self.inputs, self.c, self.need, self.op = grad, inputs, c, need, op
+        self.parts, self.new = _Parts(inputs, op, c.dtype), Workspace(inputs.norm.dtype)
         each = not shares_radius(op, inputs.radius)
-        self.through_norm = self.own_norm or need.norm or need.radius or each
+        self.through_norm = need.norm or need.radius or each
         self.through_h = self.through_norm and op.magnitude != "sphere"  # where h' is 0
-        self.new = Workspace(norm.dtype)
         sums = {"k": need.k, "k_angle": need.k, "scale": need.scale, "shift": need.shift}
         self.sums = {
             name: torch.zeros_like(getattr(inputs, name.split("_")[0]))
@@ -158,26 +152,22 @@ class _Backward:
         grad_x, grad_kernel = convolution_gradients(
             grad_s, inputs.x, inputs.kernel, op.geometry, need.x, need.kernel
         )
-        grad_norm, grad_radius = None, None
+        grad_norm, grad_radius, grad_k = None, None, None
         if self.through_norm:
-            over_channels, grad_radius = parts.lengths.gradients()
-            grad_norm = over_channels.view_as(self.norm)
-        if self.own_norm:
-            size = tuple(inputs.kernel.shape[2:])
-            grad_x = add_norm_gradient(grad_x, grad_norm, self.norm, inputs.x, size, op.geometry)
-        elif grad_x is not None:
-            grad_x = grad_x.contiguous() if inputs.x.is_contiguous() else grad_x
-        grad_k = None
-        if need.k:
+            grad_norm, grad_radius = parts.lengths.gradients()
+            grad_norm = grad_norm.view_as(inputs.norm)
+            grad_radius = grad_radius.view_as(inputs.radius)
+        if inputs.k is not None and need.k:
             grad_k = Activation.k_gradient(inputs.k, self.sums["k"], self.sums["k_angle"])
+            grad_k = grad_k * op.alpha if op.magnitude == "sphere" else grad_k
         return (
             grad_x,
+            grad_norm if need.norm else None,
             grad_kernel,
-            grad_radius.reshape(inputs.radius.shape) if need.radius else None,
+            grad_radius if need.radius else None,
             grad_k,
             self.sums.get("scale"),
             self.sums.get("shift"),
-            grad_norm if need.norm else None,
         )
 
     def tile(self, rows: slice, out: Tensor) -> None:
@@ -191,18 +181,18 @@ class _Backward:
             self.add("shift", go)
         if need.scale:
             value = new()
-            parts.lengths.forward(parts.value(c, new), rows, out=value)
+            parts.lengths.forward(parts.value(c, new), rows, value, new)
             self.add("scale", value.mul_(go))
         if parts.shaped.scale is not None:
             go = torch.mul(go, parts.shaped.scale, out=new())
-        if parts.lengths.outer != 1:
-            go = torch.mul(go, parts.lengths.outer, out=new())
         value = act.value(c, new) if self.through_h else None
         if need.k:
             a, of_tanh, of_angle = act.through_slope_and_k(go, c, new)
-            h = magnitude(n, *self.op.settings, parts.shaped.radius)
-            self.add("k", of_tanh.mul_(h))
-            self.add("k_angle", of_angle.mul_(h))
+            if self.op.magnitude != "sphere":  # whose constant h waits for the sums
+                h = magnitude(n, *self.op.settings, parts.shaped.radius)
+                of_tanh, of_angle = of_tanh.mul_(h), of_angle.mul_(h)
+            self.add("k", of_tanh)
+            self.add("k_angle", of_angle)
         else:
             a = act.through_slope(go, c, value, new)
         t = None if value is None else torch.mul(go, value, out=new())
@@ -212,17 +202,14 @@ class _Backward:
         ac = t
         if self.through_norm and (t is None or self.op.angular != "cosine"):
             ac = torch.mul(a, c, out=new())
-        if isinstance(parts.lengths, SharedLengths):
-            parts.lengths.backward(t, a, ac, rows, out)
-        elif t is not None and ac is not None:
-            parts.lengths.backward(t, a, ac, rows, out, new)
+        parts.lengths.backward(t, a, ac, rows, out, new)
 
     def add(self, name: str, value: Tensor) -> None:
         self.sums[name] += self.parts.lay.sum_patches(value, self.sums[name])
 
 
-def _cosines(inputs: Inputs, norm: Tensor, op: Operator) -> Tensor:
+def _cosines(inputs: Inputs, op: Operator) -> Tensor:
     """What the forward saves."""
     c, lay = project(inputs.x, inputs.kernel, op.geometry), layout(inputs.x, op)
-    lay.split(c).mul_(inverse_norm(lay.over_channels(norm))).clamp_(-1, 1)
+    lay.split(c).mul_(inverse_norm(lay.over_channels(inputs.norm))).clamp_(-1, 1)
     return c

@@ -8,8 +8,9 @@ is spelled out in as few passes as it takes. With r(n) = h(n) / n:
                 dh/drho = -n h' / rho
     tanh        r = alpha tanh(n / rho) / n       h' = alpha (1 - tanh^2) / rho
                 dh/drho = -n h' / rho
-    segmented   r = beta + delta min(1, rho / n)              with delta = alpha - beta
-                h' = beta, and delta more where n <= rho;     dh/drho = delta where n > rho, else 0
+    segmented   r = beta + delta min(1, rho / n)          with delta = alpha - beta
+                h' = alpha, and delta less where n > rho
+                dh/drho = delta where n > rho, else 0
 
 `backward` takes, of one tile, t = go g(c), a = go g'(c) and ac = a c, where go is the incoming
 gradient. Then a r(n) is the gradient in w^T x, and t h'(n) - ac r(n), summed over the filters, the
@@ -34,10 +35,8 @@ __all__ = ["FilterLengths", "Lengths", "SharedLengths", "shares_radius"]
 class SharedLengths:
     """h of a radius that all filters share; norm is shaped to broadcast over the filters.
 
-    factor, slope_factor: constants by which g(c) and g'(c) are still to be multiplied.
+    factor, slope_factor: numbers by which g(c) and g'(c) are still to be multiplied.
     """
-
-    outer = 1.0
 
     def __init__(
         self,
@@ -45,30 +44,41 @@ class SharedLengths:
         radius: Tensor,
         op: Operator,
         lay: Layout,
-        factor: Tensor,
-        slope_factor: Tensor,
+        factor: float,
+        slope_factor: float,
     ) -> None:
         self.norm, self.radius, self.op, self.channel = norm, radius, op, lay.channel
         self.factor, self.slope_factor = factor, slope_factor
-        self.sum_t, self.sum_ac = torch.zeros_like(norm), torch.zeros_like(norm)
 
     @cached_property
     def h(self) -> Tensor:
+        if self.op.magnitude == "sphere":  # g(c) is 0 in a zero patch, h need not be
+            return self.norm.new_full((1,), self.op.alpha * self.factor).expand_as(self.norm)
         return magnitude(self.norm, *self.op.settings, self.radius) * self.factor
 
     @cached_property
     def ratio(self) -> Tensor:
         return magnitude_ratio(self.norm, *self.op.settings, self.radius) * self.slope_factor
 
-    def forward(self, value: Tensor, rows: slice, out: Tensor) -> None:
+    @cached_property
+    def sums(self) -> tuple[Tensor, Tensor]:
+        return torch.zeros_like(self.norm), torch.zeros_like(self.norm)
+
+    def forward(self, value: Tensor, rows: slice, out: Tensor, new: Workspace) -> None:
         """out = value h(n)."""
         torch.mul(value, self.h[rows], out=out)
 
     def backward(
-        self, t: Tensor | None, a: Tensor, ac: Tensor | None, rows: slice, out: Tensor
+        self,
+        t: Tensor | None,
+        a: Tensor,
+        ac: Tensor | None,
+        rows: slice,
+        out: Tensor,
+        new: Workspace,
     ) -> None:
         """out = a r(n), and sums over the filters, where t and ac are wanted."""
-        for value, total in ((t, self.sum_t), (ac, self.sum_ac)):
+        for value, total in zip((t, ac), self.sums, strict=True):
             if value is not None:
                 torch.sum(value, self.channel, keepdim=True, out=total[rows])
         torch.mul(a, self.ratio[rows], out=out)
@@ -76,69 +86,102 @@ class SharedLengths:
     def gradients(self) -> tuple[Tensor, Tensor]:
         """The gradients in n and in rho, after all tiles."""
         slope = magnitude_slope(self.norm, *self.op.settings, self.radius)
-        through_h = self.sum_t * self.factor
+        through_h = self.sums[0] * self.factor
         of_radius = slope * self.norm / -self.radius
         if self.op.magnitude == "segmented":
             of_radius = self.op.alpha - slope
-        return through_h * slope - self.sum_ac * self.ratio, (through_h * of_radius).sum()
+        return through_h * slope - self.sums[1] * self.ratio, (through_h * of_radius).sum()
 
 
 class FilterLengths:
     """h of a radius rho of each filter, shaped to broadcast over the patches.
 
-    outer: a constant factor of h, which `backward` expects in go.
+    factor, slope_factor: numbers by which g(c) and g'(c) are still to be multiplied. They join
+    alpha, and all is worked out over alpha, which is multiplied with the sums in the end.
     """
 
-    def __init__(self, norm: Tensor, radius: Tensor, op: Operator, lay: Layout) -> None:
-        self.norm, self.radius, self.op, self.lay = norm, radius, op, lay
+    def __init__(
+        self,
+        norm: Tensor,
+        radius: Tensor,
+        op: Operator,
+        lay: Layout,
+        factor: float,
+        slope_factor: float,
+    ) -> None:
+        self.norm, self.radius, self.lay = norm, radius, lay
         self.kind, alpha, beta = op.settings
-        self.beta, self.delta = beta or 0.0, alpha - (beta or 0.0)
-        self.outer = 1.0 if self.kind == "segmented" else alpha
-        self.floored = norm.clamp_min(FLOOR)  # where r(n) has its limit at a zero patch
-        self.inverse, self.inverse_radius = self.floored.reciprocal(), radius.reciprocal()
-        self.grad_norm, self.grad_radius = torch.zeros_like(norm), torch.zeros_like(radius)
+        self.beta = (beta or 0.0) / alpha
+        self.alpha, self.slope_alpha = alpha * factor, alpha * slope_factor
+        self.zero = norm.new_zeros(())
 
-    def forward(self, value: Tensor, rows: slice, out: Tensor) -> None:
+    @cached_property
+    def inverse_radius(self) -> Tensor:
+        return self.radius.reciprocal()
+
+    @cached_property
+    def inverse(self) -> Tensor:
+        return self.norm.clamp_min(FLOOR).reciprocal()  # r(n) has its limit at a zero patch
+
+    @cached_property
+    def sums(self) -> tuple[Tensor, Tensor]:
+        return torch.zeros_like(self.norm), torch.zeros_like(self.radius)
+
+    def forward(self, value: Tensor, rows: slice, out: Tensor, new: Workspace) -> None:
         """out = value h(n)."""
-        torch.mul(value, magnitude(self.norm[rows], *self.op.settings, self.radius), out=out)
+        n = self.norm[rows]
+        if self.kind == "segmented":
+            h = torch.minimum(n, self.radius, out=new()).mul_(1 - self.beta).add_(n * self.beta)
+        elif self.kind == "tanh":
+            h = torch.mul(n, self.inverse_radius, out=new()).tanh_()
+        else:
+            h = torch.mul(n, self.inverse_radius, out=new()).clamp_max_(1)
+        torch.addcmul(self.zero, value, h, value=self.alpha, out=out)
 
     def backward(
-        self, t: Tensor, a: Tensor, ac: Tensor, rows: slice, out: Tensor, new: Workspace
+        self,
+        t: Tensor | None,
+        a: Tensor,
+        ac: Tensor | None,
+        rows: slice,
+        out: Tensor,
+        new: Workspace,
     ) -> None:
         """out = a r(n), and sums over the filters and over the patches."""
-        through, ratio = getattr(self, f"_{self.kind}")(t, rows, new)
-        through.addcmul_(ac, ratio, value=-1)
-        torch.sum(through, self.lay.channel, keepdim=True, out=self.grad_norm[rows])
-        torch.mul(a, ratio, out=out)
+        through, of_radius, ratio = getattr(self, f"_{self.kind}")(t, rows, new)
+        self.sums[1].add_(self.lay.sum_patches(of_radius, self.sums[1]))
+        through.addcmul_(ac, ratio, value=-self.slope_alpha / self.alpha)
+        torch.sum(through, self.lay.channel, keepdim=True, out=self.sums[0][rows])
+        torch.addcmul(self.zero, a, ratio, value=self.slope_alpha, out=out)
 
-    def _ball(self, t: Tensor, rows: slice, new: Workspace) -> tuple[Tensor, Tensor]:
-        """t h' and r(n); adds up the gradient in rho, as the next two do."""
+    def _ball(self, t: Tensor, rows: slice, new: Workspace) -> tuple[Tensor, Tensor, Tensor]:
+        """t h', t n h' and r(n), over alpha."""
         n = self.norm[rows]
         through = torch.le(n, self.radius, out=new()).mul_(t).mul_(self.inverse_radius)
-        self._add_to_radius(torch.mul(through, n, out=new()))
-        return through, torch.maximum(n, self.radius, out=new()).reciprocal_()
+        of_radius = torch.mul(through, n, out=new())
+        return through, of_radius, torch.maximum(n, self.radius, out=new()).reciprocal_()
 
-    def _tanh(self, t: Tensor, rows: slice, new: Workspace) -> tuple[Tensor, Tensor]:
-        tanh = torch.mul(self.floored[rows], self.inverse_radius, out=new()).tanh_()
+    def _tanh(self, t: Tensor, rows: slice, new: Workspace) -> tuple[Tensor, Tensor, Tensor]:
+        """t h', t n h' and r(n), over alpha."""
+        n = self.norm[rows]
+        tanh = torch.mul(n.clamp_min(FLOOR), self.inverse_radius, out=new()).tanh_()
         through = torch.ops.aten.tanh_backward.grad_input(t, tanh, grad_input=new())
         through.mul_(self.inverse_radius)
-        self._add_to_radius(torch.mul(through, self.norm[rows], out=new()))
-        return through, tanh.mul_(self.inverse[rows])
+        return through, torch.mul(through, n, out=new()), tanh.mul_(self.inverse[rows])
 
-    def _segmented(self, t: Tensor, rows: slice, new: Workspace) -> tuple[Tensor, Tensor]:
-        inside = torch.le(self.norm[rows], self.radius, out=new()).mul_(t)
-        self._add_to_radius(torch.sub(inside, t, out=new()))
+    def _segmented(self, t: Tensor, rows: slice, new: Workspace) -> tuple[Tensor, Tensor, Tensor]:
+        """t h', t where n > rho, and r(n), the first and the last over alpha."""
+        beyond = torch.gt(self.norm[rows], self.radius, out=new()).mul_(t)
+        through = torch.sub(t, beyond, alpha=1 - self.beta, out=new())
         ratio = torch.mul(self.inverse[rows], self.radius, out=new()).clamp_max_(1)
-        ratio.mul_(self.delta).add_(self.beta)
-        return inside.mul_(self.delta).add_(t, alpha=self.beta), ratio
-
-    def _add_to_radius(self, value: Tensor) -> None:
-        self.grad_radius -= self.lay.sum_patches(value, self.grad_radius)
+        return through, beyond, ratio.mul_(1 - self.beta).add_(self.beta)
 
     def gradients(self) -> tuple[Tensor, Tensor]:
         """The gradients in n and in rho, after all tiles."""
-        factor = self.delta if self.kind == "segmented" else self.inverse_radius
-        return self.grad_norm, self.grad_radius * factor
+        of_norm, of_radius = (total * self.alpha for total in self.sums)
+        if self.kind == "segmented":
+            return of_norm, of_radius * (1 - self.beta)
+        return of_norm, of_radius * -self.inverse_radius
 
 
 Lengths: TypeAlias = SharedLengths | FilterLengths

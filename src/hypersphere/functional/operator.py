@@ -13,9 +13,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .angular import Angular, wide_angular
+from .angular import DEFAULT_K, Angular, wide_angular
 from .magnitude import BETA, MagnitudeKind, magnitude, magnitude_ratio
-from .patches import Geometry, plain_patch_norms, project
+from .patches import Geometry, project
 
 __all__ = ["Inputs", "Layout", "Operator", "plain_operator"]
 
@@ -28,6 +28,7 @@ class Operator(NamedTuple):
     alpha: float
     beta: float | None
     geometry: Geometry | None
+    k: float = DEFAULT_K
 
     @property
     def settings(self) -> tuple[MagnitudeKind, float, float | None]:
@@ -40,18 +41,18 @@ class Operator(NamedTuple):
 
 
 class Inputs(NamedTuple):
-    """x: (B, C_in, ...); kernel: unit filters (C, C_in / groups, ...); norm: |x| if known already.
+    """x: (B, C_in, ...); norm: |x| of its patches; kernel: unit filters (C, C_in / groups, ...).
 
-    radius, k, scale, shift: one number, or one a filter (C,).
+    radius, k, scale, shift: one number, or one a filter (C,). k=None: the operator's own.
     """
 
     x: Tensor
+    norm: Tensor
     kernel: Tensor
     radius: Tensor
     k: Tensor | None = None
     scale: Tensor | None = None
     shift: Tensor | None = None
-    norm: Tensor | None = None
 
 
 class Layout(NamedTuple):
@@ -96,10 +97,7 @@ def plain_operator(inputs: Inputs, op: Operator) -> Tensor:
     x, kernel = inputs.x, inputs.kernel
     lay = layout(x, op)
     s = lay.split(project(x, kernel, op.geometry))
-    norm = inputs.norm
-    if norm is None:
-        norm = plain_patch_norms(x, tuple(kernel.shape[2:]), op.geometry)
-    n, shaped = lay.over_channels(norm), shaped_inputs(inputs, op)
+    n, shaped = lay.over_channels(inputs.norm), shaped_inputs(inputs, op)
     if op.angular == "cosine":
         out = s * magnitude_ratio(n, *op.settings, shaped.radius)
         out = out.clamp(-op.alpha, op.alpha) if op.bounded else out
@@ -112,7 +110,8 @@ def plain_operator(inputs: Inputs, op: Operator) -> Tensor:
             at_zero = op.angular(c.new_zeros(1, *c.shape[1:]))
             g = op.angular(c) - torch.where(there & there_too, 0, at_zero)
         else:
-            g = wide_angular(c, op.angular, shaped.k, torch.finfo(s.dtype).eps)
+            k = op.k if shaped.k is None else shaped.k
+            g = wide_angular(c, op.angular, k, torch.finfo(s.dtype).eps)
         slope = magnitude_ratio(n.new_zeros(()), *op.settings, shaped.radius)
         out = g * torch.where(there, magnitude(n, *op.settings, shaped.radius), slope)
     if shaped.scale is not None:
@@ -141,8 +140,3 @@ def shaped_inputs(inputs: Inputs, op: Operator) -> Inputs:
         scale=shape(inputs.scale),
         shift=shape(inputs.shift),
     )
-
-
-def inverse_norm(n: Tensor) -> Tensor:
-    """1 / n, and 0 for a zero patch, see Note [Zero patches]."""
-    return 1 / torch.where(n > 0, n, torch.inf)

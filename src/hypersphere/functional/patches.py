@@ -6,6 +6,7 @@ window with a box filter of one channel a group. It never holds the patches them
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import reduce
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ from torch.nn import functional as F
 
 from .workspace import Workspace, tiles
 
-__all__ = ["Geometry", "norms", "patch_norm", "project", "resolve_geometry"]
+__all__ = ["Geometry", "patch_norm", "project", "resolve_geometry", "with_norms"]
 
 
 class Geometry(NamedTuple):
@@ -62,14 +63,19 @@ def patch_norm(
     size = expand(kernel_size, spatial, "kernel_size")
     batched = x.ndim == spatial + 2
     x, geometry = resolve_geometry(x, size, stride, padding, dilation, groups)
-    norm = norms(x if batched else x[None], size, geometry)
+    norm = with_norms(x if batched else x[None], size, geometry)[1]
     return norm if batched else norm[0]
 
 
-def norms(x: Tensor, size: tuple[int, ...], geometry: Geometry | None) -> Tensor:
-    """|x| of every patch, or of every row if geometry is None: (B, groups, ...)."""
+def with_norms(
+    x: Tensor, size: tuple[int, ...], geometry: Geometry | None
+) -> tuple[Tensor, Tensor]:
+    """x, and |x| of every patch, or of every row if geometry is None: (B, groups, ...).
+
+    Who goes on with both should take this x: its gradient is cheaper than that of the x given.
+    """
     if is_traced():
-        return plain_patch_norms(x, size, geometry)
+        return x, plain_patch_norms(x, size, geometry)
     return _PatchNorms.apply(x, size, geometry)
 
 
@@ -96,53 +102,44 @@ def patch_norms(x: Tensor, size: tuple[int, ...], geometry: Geometry | None) -> 
     return box_filter(squares, size, geometry).sqrt()
 
 
-def add_norm_gradient(
-    grad_x: Tensor,
-    grad_norm: Tensor,
-    norm: Tensor,
-    x: Tensor,
-    size: tuple[int, ...],
-    geometry: Geometry | None,
-) -> None:
-    """grad_x += the gradient in x of the patch norms: x times what its windows' norms ask for."""
-    pixel = _pixel_gradient(grad_norm, norm, x, size, geometry)
-    out = torch.empty_like(x)
-    torch.addcmul(
-        _over_groups(grad_x, norm), _over_groups(x, norm), pixel, out=_over_groups(out, norm)
-    )
-    return out
-
-
-def _pixel_gradient(
-    grad: Tensor, norm: Tensor, x: Tensor, size: tuple[int, ...], geometry: Geometry | None
-) -> Tensor:
-    shape = (*norm.shape[:2], *x.shape[2:])
-    spread = grad / torch.where(norm > 0, norm, torch.inf)
-    pixel = _box_filter_transposed(spread, shape, size, geometry).to(x.dtype)
-    return pixel if norm.shape[1] == 1 else pixel.unsqueeze(2)
-
-
-def _over_groups(x: Tensor, norm: Tensor) -> Tensor:
-    return x if norm.shape[1] == 1 else x.unflatten(1, (norm.shape[1], -1))
-
-
 class _PatchNorms(torch.autograd.Function):
+    """x as it is, and its patch norms: so the gradients of both meet in one pass over x."""
+
     @staticmethod
-    def forward(ctx: Any, x: Tensor, size: tuple[int, ...], geometry: Geometry | None) -> Tensor:  # type: ignore[override]
+    def forward(  # type: ignore[override]
+        ctx: Any, x: Tensor, size: tuple[int, ...], geometry: Geometry | None
+    ) -> tuple[Tensor, Tensor]:
         norm = patch_norms(x, size, geometry)
         ctx.size, ctx.geometry = size, geometry
+        ctx.set_materialize_grads(False)
         ctx.save_for_backward(x, norm)
-        return norm
+        return x.view_as(x), norm
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+    def backward(  # type: ignore[override]
+        ctx: Any, grad_x: Tensor | None, grad_norm: Tensor | None
+    ) -> tuple[Tensor | None, None, None]:
         x, norm = ctx.saved_tensors
+        if grad_norm is None:
+            return grad_x, None, None
         if torch.is_grad_enabled():  # a second derivative will be asked of the result
             norm = plain_patch_norms(x, ctx.size, ctx.geometry)
-            (grad_x,) = torch.autograd.grad(norm, [x], grad, create_graph=True)
-            return grad_x, None, None
-        pixel = _pixel_gradient(grad, norm, x, ctx.size, ctx.geometry)
-        return _over_groups(x, norm).mul(pixel).reshape(x.shape), None, None
+            (through_norm,) = torch.autograd.grad(norm, [x], grad_norm, create_graph=True)
+            return through_norm if grad_x is None else grad_x + through_norm, None, None
+        # A pixel gets x times what the norms of all its windows ask for.
+        spread = grad_norm * inverse_norm(norm)
+        shape = (*norm.shape[:2], *x.shape[2:])
+        pixel = _box_filter_transposed(spread, shape, ctx.size, ctx.geometry).to(x.dtype)
+        if norm.shape[1] > 1:
+            pixel = pixel.repeat_interleave(x.shape[1] // norm.shape[1], 1)
+        if grad_x is None:
+            return x * pixel, None, None
+        return torch.addcmul(grad_x, x, pixel, out=torch.empty_like(x)), None, None
+
+
+def inverse_norm(n: Tensor) -> Tensor:
+    """1 / n, and 0 for a zero patch, see Note [Zero patches] in operator.py."""
+    return n.reciprocal().nan_to_num_(nan=math.nan, posinf=0.0)
 
 
 def is_traced() -> bool:
@@ -212,7 +209,7 @@ def _shifts(length: int, count: int, step: int, gap: int) -> list[slice]:
 
 
 def _narrow(x: Tensor, dim: int, part: slice) -> Tensor:
-    return x.movedim(dim, 0)[part].movedim(0, dim)
+    return torch.ops.aten.slice(x, dim, part.start, part.stop, part.step)
 
 
 def convolution_gradients(

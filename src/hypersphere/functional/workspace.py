@@ -16,14 +16,15 @@ from torch import Tensor
 
 __all__ = ["TILE", "Workspace", "tiles"]
 
-TILE = 1 << 17  # numbers of a tile: what a chain of operations holds stays in the cache
+TILE = 1 << 18  # numbers of a tile: what a chain of operations holds stays in the cache
 
 
 def tiles(x: Tensor) -> list[slice]:
     """Slices of the batch, each of TILE numbers at most if a single image is not more."""
-    each = max(1, x[0].numel()) if len(x) else 1
+    count = len(x)
+    each = max(1, x.numel() // max(1, count))
     step = max(1, TILE // each)
-    return [slice(start, start + step) for start in range(0, len(x), step)]
+    return [slice(start, start + step) for start in range(0, count, step)]
 
 
 class _Kept(threading.local):

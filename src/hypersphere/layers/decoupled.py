@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..functional.decoupled import Weighted, decoupled_conv, decoupled_linear
-from ..functional.patches import norms, patch_norm
 from .angular import Angular
 from .magnitude import Magnitude, make_magnitude
 from .operator import Operator, Rescale
@@ -264,10 +263,7 @@ class DecoupledLinear(nn.Linear):
                 f"{type(self).__name__} expects input (..., {self.in_features}); got "
                 f"{tuple(x.shape)}: in_features is {self.in_features}"
             )
-        norm = None
-        if self.operator.uses_batch_norms:
-            norm = norms(x.reshape(-1, self.in_features), (), None)
-        return decoupled_linear(x, self.weight, **_settings(self.operator, self.bias, norm))
+        return decoupled_linear(x, self.weight, **_settings(self.operator, self.bias))
 
     @property
     def bounded(self) -> bool:
@@ -333,31 +329,27 @@ def _convolve(layer: DecoupledConv, x: Tensor) -> Tensor:
         x = F.pad(x, layer._reversed_padding_repeated_twice, mode=layer.padding_mode)
         padding = 0
     geometry = (layer.stride, padding, layer.dilation, layer.groups)
-    norm = None
-    if layer.operator.uses_batch_norms:
-        norm = patch_norm(x, layer.kernel_size, *geometry)
-    settings = _settings(layer.operator, layer.bias, norm)
+    settings = _settings(layer.operator, layer.bias)
     bias = settings.pop("bias")
     return decoupled_conv(x, layer.weight, bias, *geometry, **settings)
 
 
-def _settings(op: Operator, bias: Tensor | None, norm: Tensor | None) -> dict[str, Any]:
+def _settings(op: Operator, bias: Tensor | None) -> dict[str, Any]:
     """The operator's state as arguments of the functional form."""
     h, scale = op.magnitude, None
     if op.rescale is not None:
         scale = op.rescale.beta
         bias = op.rescale.gamma if bias is None else scale * bias + op.rescale.gamma
-    radius, mean_norm = h.radius_and_scale(norm)
+    rho, mean_norm = h.rho_and_mean
     return {
         "bias": bias,
         "magnitude": h.kind,
         "angular": op.angular.kind,
         "alpha": h.alpha,
         "beta": h.beta,
-        "radius": radius,
+        "radius": rho,
         "mean_norm": mean_norm,
         "k": op.angular.k(),
         "weighted": op.weighted,
         "scale": scale,
-        "norm": norm,
     }

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from ..functional.magnitude import (
     BETA,
     MAGNITUDE_KINDS,
+    RADIUS_KINDS,
     MagnitudeKind,
     check_magnitude,
 )
@@ -51,8 +52,9 @@ class Magnitude(nn.Module):
         """Where the slope of h changes, in units of |x|; 0 means that it does not."""
         return 0.0
 
-    def radius_and_scale(self, norm: Tensor | None = None) -> tuple[Tensor | float, Tensor | float]:
-        """rho and the E|x| it is counted in, from the patch norms of this batch if given."""
+    @property
+    def rho_and_mean(self) -> tuple[Tensor | float, float | RunningNorm]:
+        """rho, and the E|x| it is counted in: a number, or what makes it from patch norms."""
         return 1.0, 1.0
 
     def bind(self, filters: int) -> Magnitude:
@@ -61,8 +63,7 @@ class Magnitude(nn.Module):
 
     def forward(self, norm: Tensor) -> Tensor:
         """h of norms whose second dimension is the filter's (or 1), as in a layer's output."""
-        rho, scale = self.radius_and_scale()
-        radius = rho * scale
+        radius = self.radius if self.kind in RADIUS_KINDS else 1.0
         if isinstance(radius, Tensor) and radius.numel() > 1:
             radius = radius.reshape(-1, *[1] * (norm.ndim - 2))
         return magnitude_function(norm, self.kind, self.alpha, self.beta, radius)
@@ -138,13 +139,15 @@ class _RadiusMagnitude(Magnitude):
 
     @property
     def radius(self) -> Tensor | float:
-        rho, scale = self.radius_and_scale()
-        return rho * scale
+        if self.rho is None or self.running is None:
+            return self.start
+        return self.rho() * self.running.mean
 
-    def radius_and_scale(self, norm: Tensor | None = None) -> tuple[Tensor | float, Tensor | float]:
+    @property
+    def rho_and_mean(self) -> tuple[Tensor | float, float | RunningNorm]:
         if self.rho is None or self.running is None:
             return self.start, 1.0
-        return self.rho(), self.running.mean if norm is None else self.running(norm)
+        return self.rho(), self.running
 
     def bind(self, filters: int) -> Magnitude:
         bound = copy.deepcopy(self)

@@ -81,11 +81,6 @@ class Operator(nn.Module):
         self.rescale = None if chosen is None else chosen.bind(filters)
 
     @property
-    def uses_batch_norms(self) -> bool:
-        """Whether this pass needs all patch norms before the radius is known (Eq. C.1-C.3)."""
-        return self.magnitude.learns_radius and self.training
-
-    @property
     def bounded(self) -> bool:
         """Whether |f(w, x)| stays below a constant for all w and x, given |g| <= 1 (4.3.2)."""
         return self.magnitude.bounded and self.weighted != "linear"

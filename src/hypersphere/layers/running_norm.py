@@ -37,15 +37,17 @@ class RunningNorm(nn.Module):
     def forward(self, norm: Tensor) -> Tensor:
         if not self.training:
             return self.mean
-        total, count = norm.sum(), norm.new_tensor(float(norm.numel()))
         if self.sync and distributed.is_available() and distributed.is_initialized():
+            total, count = norm.sum(), norm.new_tensor(float(norm.numel()))
             total, count = _SumOverProcesses.apply(total), _SumOverProcesses.apply(count)
-        mean = total / count.clamp_min(1)
+            mean = total / count.clamp_min(1)
+        else:
+            mean = norm.sum() / max(1, norm.numel())
         seen = mean > 0
         with torch.no_grad():  # an empty or an all-zero batch has no scale to tell
             self.batches += seen
-            weight = (1 / self.batches.clamp_min(1)).clamp_min(self.momentum) * seen
-            self.mean += weight * (mean.to(self.mean.dtype) - self.mean)
+            weight = (1 / self.batches.clamp_min(1)).clamp_min_(self.momentum).mul_(seen)
+            self.mean.lerp_(mean.to(self.mean.dtype), weight.to(self.mean.dtype))
         return torch.where(seen, mean, torch.ones_like(mean))
 
     def extra_repr(self) -> str:
