@@ -38,7 +38,7 @@ MAGNITUDES = {
     f"{kind}, cosine": {"magnitude": kind}
     for kind in ("ball", "tanh", "linear", "segmented", "log", "mixed")
 }
-COMBINED = {
+COMBINED = {  # both at once: a magnitude of each filter and an arcsine; no bar is set for pairs
     "tanh, sigmoid": {"magnitude": "tanh", "angular": "sigmoid"},
     "segmented, linear": {"magnitude": "segmented", "angular": "linear"},
 }
@@ -78,6 +78,7 @@ def times(names: list[str], compiled: bool, seconds: float) -> list[Row]:
     work = {"nn.Conv2d": steps(plain, compiled)}
     work |= {name: steps(decoupled(**EAGER[name]), compiled) for name in names}
     limits = {name: COSINE if name == "sphere, cosine" else OTHER for name in names}
+    limits = {name: limit for name, limit in limits.items() if name not in COMBINED}
     return measure(work, "nn.Conv2d", limits, repeats=15, seconds=seconds, memory=False)
 
 

@@ -136,9 +136,10 @@ def main() -> int:
             )
             for k, share in ((1, False), (2, False), (4, False), (8, False), (4, True), (8, True))
         }
-        first = f"{method}, 1 block"
-        falls = {f"{method}, {k} blocks": 1.0 / k**0.5 for k in (2, 4, 8)}
-        blocks += measure(steps, baseline=first, limits=falls, repeats=15, seconds=15)
+        rows = measure(steps, baseline=f"{method}, 1 block", repeats=15, seconds=15)
+        for fewer, more in zip(rows[:3], rows[1:4], strict=True):
+            more.limit = fewer.ratio  # the cost falls with the number of blocks
+        blocks += rows
 
     folded = hs.orthogonal.fold(rotated("cayley"))
     inference = measure(

@@ -432,3 +432,79 @@ def test_plain_and_fused_gradients_agree():
         strict=True,
     ):
         torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("kind", ["sphere", "ball", "tanh", "segmented", "log"])
+@pytest.mark.parametrize("angular", ["cosine", "sigmoid"])
+@pytest.mark.parametrize("memory", [torch.contiguous_format, torch.channels_last])
+def test_wide_layers_in_float32(kind, angular, memory):
+    """From 16 channels on the convolution is differentiated with the channels last."""
+    x = torch.randn(3, 16, 7, 9).to(memory_format=memory).requires_grad_()
+    weight = torch.randn(24, 16, 3, 3, requires_grad=True)
+    radius = torch.rand(24).add(3).requires_grad_()
+    grad = torch.randn(3, 24, 7, 9)
+
+    def gradients(dtype, **more):
+        leaves = [t.detach().to(dtype).requires_grad_() for t in (x, weight, radius)]
+        options = {"magnitude": kind, "angular": angular, "padding": 1, **more}
+        if kind in RADIUS_KINDS:
+            options["radius"] = leaves[2]
+        out = HF.decoupled_conv2d(leaves[0], leaves[1], **options)
+        wanted = leaves if kind in RADIUS_KINDS else leaves[:2]
+        first = torch.autograd.grad(out, wanted, grad.to(dtype), retain_graph=True)
+        again = torch.autograd.grad(out, wanted, grad.to(dtype))  # the cosines are gone by now
+        for a, b in zip(first, again, strict=True):
+            torch.testing.assert_close(a, b)
+        assert first[0].stride() == leaves[0].stride()
+        return out, *first
+
+    for found, expected in zip(gradients(torch.float32), gradients(torch.float64), strict=True):
+        torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_threads_do_not_share_their_workspace():
+    from concurrent.futures import ThreadPoolExecutor
+
+    def gradient(seed):
+        generator = torch.Generator().manual_seed(seed)
+        x = torch.randn(8, 4, 16, 16, generator=generator, requires_grad=True)
+        weight = torch.randn(6, 4, 3, 3, generator=generator)
+        out = HF.decoupled_conv2d(x, weight, angular="sigmoid", magnitude="log")
+        return torch.autograd.grad(out.square().sum(), x)[0]
+
+    alone = [gradient(seed) for seed in range(8)]
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(gradient, range(8)))
+    for a, b in zip(alone, together, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_workspace_serves_inference_and_training():
+    x, weight = torch.randn(2, 4, 9, 9), torch.randn(6, 4, 3, 3, requires_grad=True)
+
+    def apply(x):
+        return HF.decoupled_conv2d(x, weight, magnitude="tanh", angular="linear")
+
+    with torch.inference_mode():
+        first = apply(x)
+    trained = apply(x)
+    (grad,) = torch.autograd.grad(trained.sum(), weight)
+    with torch.inference_mode():
+        assert torch.equal(apply(x), first)
+    assert torch.equal(trained.detach(), first.clone())
+    assert grad.isfinite().all()
+    assert apply(x[:0]).shape == (0, 6, 7, 7)
+
+
+def test_images_beyond_a_tile():
+    from hypersphere.functional.workspace import TILE
+
+    x = torch.randn(2, 1, 400, 400, requires_grad=True)
+    weight = torch.randn(4, 1, 3, 3)
+    assert len(weight) * x[0].numel() > TILE
+
+    def total(x):
+        return HF.decoupled_conv2d(x, weight, angular="linear", padding=1).square().sum()
+
+    (grad,) = torch.autograd.grad(total(x), x)
+    torch.testing.assert_close(grad, torch.func.grad(total)(x.detach()), rtol=1e-3, atol=1e-4)

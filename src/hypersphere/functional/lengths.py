@@ -152,7 +152,7 @@ class FilterLengths:
         self.sums[1].add_(self.lay.sum_patches(of_radius, self.sums[1]))
         through.addcmul_(ac, ratio, value=-self.slope_alpha / self.alpha)
         torch.sum(through, self.lay.channel, keepdim=True, out=self.sums[0][rows])
-        torch.addcmul(self.zero, a, ratio, value=self.slope_alpha, out=out)
+        torch.mul(ratio.mul_(a), self.slope_alpha, out=out)
 
     def _ball(self, t: Tensor, rows: slice, new: Workspace) -> tuple[Tensor, Tensor, Tensor]:
         """t h', t n h' and r(n), over alpha."""

@@ -16,7 +16,7 @@ from torch import Tensor
 
 __all__ = ["TILE", "Workspace", "tiles"]
 
-TILE = 1 << 18  # numbers of a tile: what a chain of operations holds stays in the cache
+TILE = 1 << 17  # numbers of a tile: what a chain of operations holds stays in the cache
 
 
 def tiles(x: Tensor) -> list[slice]:
