@@ -410,6 +410,40 @@ def test_messages():
         HF.decoupled_conv2d(x, weight, stride=(1, 2, 3))
 
 
+@pytest.mark.parametrize("kind", MAGNITUDE_KINDS)
+@pytest.mark.parametrize("angular", ANGULAR_KINDS)
+@pytest.mark.parametrize("each", [False, True])
+def test_the_compiled_form_is_the_plain_one(kind, angular, each):
+    from hypersphere.functional.compiled import compiled_operator
+    from hypersphere.functional.fused import Inputs, Operator
+    from hypersphere.functional.patches import Geometry
+
+    x = torch.randn(2, 4, 5, 6, dtype=torch.float64, requires_grad=True)
+    x.data[0, :, :3, :3] = 0  # a zero patch
+    kernel = HF.normalize(torch.randn(6, 18, dtype=torch.float64)).view(6, 2, 3, 3)
+    shape = (6,) if each else ()
+    inputs = Inputs(
+        x,
+        HF.patch_norm(x, 3, groups=2),
+        kernel.requires_grad_(),
+        torch.rand(shape, dtype=torch.float64).add(2).requires_grad_(),
+        torch.rand(shape, dtype=torch.float64).add(0.3).requires_grad_(),
+        torch.rand(6, dtype=torch.float64).requires_grad_(),
+        torch.rand(6, dtype=torch.float64).requires_grad_(),
+    )
+    op = Operator(kind, angular, 1.3, None, Geometry((1, 1), (0, 0), (1, 1), 2))
+    outs = [form(inputs, op) for form in (compiled_operator, plain_operator)]
+    torch.testing.assert_close(*outs)
+    grad = torch.randn_like(outs[0])
+    wanted = [x, *inputs[2:]]
+    found, expected = (
+        torch.autograd.grad(out, wanted, grad, allow_unused=True, retain_graph=True) for out in outs
+    )
+    for a, b, leaf in zip(found, expected, wanted, strict=True):
+        zero = torch.zeros_like(leaf)
+        torch.testing.assert_close(zero if a is None else a, zero if b is None else b)
+
+
 def test_plain_and_fused_gradients_agree():
     from hypersphere.functional.fused import Inputs, Operator, apply_operator
     from hypersphere.functional.patches import Geometry

@@ -1,8 +1,8 @@
 """Angular activations as the fused operator uses them: in place, in as few passes as they take.
 
 The same formulas as in angular.py, for cosines that are clamped already and without a graph:
-g(c) = factor value(c) and g'(c) = slope_factor slope(c). The factors are numbers, or one number a
-filter, which the operator multiplies with its other factors before they meet the large tensors.
+g(c) = value(c) and g'(c) = slope(c), each times a factor. `factors` are numbers, which the operator
+multiplies with its others before they meet the large tensors, `filter_factors` one a filter.
 """
 
 from __future__ import annotations
@@ -28,21 +28,22 @@ class Activation:
     def __init__(self, kind: Angular, k: Tensor | float, like: Tensor, stored: torch.dtype) -> None:
         self.kind = kind
         self.above_one = like.new_full((), 1 + torch.finfo(stored).eps)
-        self.factor: Tensor | float = 1.0
-        self.slope_factor: Tensor | float = 1.0
+        self.factors = (1.0, 1.0)
+        self.filter_factors: tuple[Tensor, Tensor] | None = None
+        self.half_over_k: Tensor | float = 1.0
         if kind == "linear":
-            self.factor = self.slope_factor = 2 / math.pi
+            self.factors = (2 / math.pi, 2 / math.pi)
         elif kind == "square_cosine":
-            self.slope_factor = 2.0
-        elif kind == "sigmoid":
-            if isinstance(k, Tensor):
-                self.half_over_k, end = sigmoid_constants(k, like)
-            else:
-                self.half_over_k, end = 0.5 / k, math.tanh(math.pi / 4 / k)
-            self.factor, self.slope_factor = 1 / end, self.half_over_k / end
+            self.factors = (1.0, 2.0)
+        elif kind == "sigmoid" and isinstance(k, Tensor):
+            half_over_k, end = sigmoid_constants(k, like)
+            self.half_over_k, self.filter_factors = half_over_k, (1 / end, half_over_k / end)
+        elif kind == "sigmoid" and not isinstance(k, Tensor):
+            number, last = 0.5 / k, math.tanh(math.pi / 4 / k)
+            self.half_over_k, self.factors = number, (1 / last, number / last)
 
     def value(self, c: Tensor, new: Workspace) -> Tensor:
-        """g(c) / factor; the cosine activation returns c itself."""
+        """g(c) over its factor; the cosine activation returns c itself."""
         if self.kind == "cosine":
             return c
         if self.kind == "square_cosine":
@@ -53,7 +54,7 @@ class Activation:
     def through_slope(
         self, grad: Tensor, c: Tensor, value: Tensor | None, new: Workspace
     ) -> Tensor:
-        """grad g'(c) / slope_factor, finite at c = +-1; the cosine activation returns grad itself.
+        """grad g'(c) over its factor, finite at c = +-1; the cosine activation returns grad itself.
 
         value: value(c), if it is known already.
         """
@@ -77,7 +78,7 @@ class Activation:
         return self._inverse_sine(c, new).mul_(slope), tanh.mul_(grad), angle.mul_(slope)
 
     @staticmethod
-    def k_gradient(k: Tensor, tanh: Tensor, angle: Tensor) -> Tensor:
+    def k_gradient(k: Tensor | float, tanh: Tensor, angle: Tensor) -> Tensor:
         """The gradient in k from the sums over the patches of through_slope_and_k, times h."""
         half_over_k, end = sigmoid_constants(k, tanh)
         factor = 2 * half_over_k * half_over_k / end

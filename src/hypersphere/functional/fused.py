@@ -21,12 +21,14 @@ import torch
 from torch import Tensor
 
 from .activation import Activation
+from .compiled import compiled_operator
 from .lengths import FilterLengths, Lengths, SharedLengths, shares_radius
 from .magnitude import magnitude
 from .operator import Inputs, Operator, layout, plain_operator, shaped_inputs
 from .patches import (
     convolution_gradients,
     inverse_norm,
+    is_compiled,
     is_traced,
     memory_for_gradient,
     project,
@@ -38,6 +40,8 @@ __all__ = ["Inputs", "Operator", "apply_operator", "plain_operator"]
 
 def apply_operator(inputs: Inputs, op: Operator) -> Tensor:
     """f(w, x): fused where autograd runs eagerly, in plain operations where something traces it."""
+    if is_compiled() and not callable(op.angular):
+        return compiled_operator(inputs, op)
     if is_traced() or callable(op.angular):
         return plain_operator(inputs, op)
     return _Fused.apply(op, *inputs)
@@ -115,12 +119,9 @@ class _Parts:
         self.norm = self.lay.over_channels(inputs.norm)
         k = op.k if self.shaped.k is None else self.shaped.k
         self.act = act = Activation(op.angular, k, self.norm, stored)
-        self.left: tuple[Tensor, Tensor] | None = None
-        factors = act.factor, act.slope_factor
-        if isinstance(act.factor, Tensor):
-            self.left, factors = factors, (1.0, 1.0)
+        self.left = act.filter_factors
         kind = SharedLengths if shares_radius(op, inputs.radius) else FilterLengths
-        self.lengths: Lengths = kind(self.norm, self.shaped.radius, op, self.lay, *factors)
+        self.lengths: Lengths = kind(self.norm, self.shaped.radius, op, self.lay, *act.factors)
 
     def value(self, c: Tensor, new: Workspace) -> Tensor:
         """g(c), up to what the lengths multiply it with."""
@@ -180,9 +181,9 @@ class _Backward:
         if need.shift:
             self.add("shift", go)
         if need.scale:
-            value = new()
-            parts.lengths.forward(parts.value(c, new), rows, value, new)
-            self.add("scale", value.mul_(go))
+            unscaled = new()
+            parts.lengths.forward(parts.value(c, new), rows, unscaled, new)
+            self.add("scale", unscaled.mul_(go))
         if parts.shaped.scale is not None:
             go = torch.mul(go, parts.shaped.scale, out=new())
         value = act.value(c, new) if self.through_h else None

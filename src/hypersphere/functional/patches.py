@@ -81,7 +81,12 @@ def with_norms(
 
 def plain_patch_norms(x: Tensor, size: tuple[int, ...], geometry: Geometry | None) -> Tensor:
     """Patch norms in differentiable operations."""
-    squares = box_filter(_squared_sum(x, geometry), size, geometry)
+    squares = _squared_sum(x, geometry)
+    if is_compiled() and geometry is not None:
+        # What a convolution finds is stored; a compiler would add up windows anew for each filter.
+        squares = project(squares, squares.new_ones(geometry.groups, 1, *size), geometry)
+    else:
+        squares = box_filter(squares, size, geometry)
     # A plain root has the gradient 0 * infinity at 0; this one has 0.
     positive = squares > 0
     safe = torch.where(positive, squares, torch.ones_like(squares))
@@ -140,6 +145,20 @@ class _PatchNorms(torch.autograd.Function):
 def inverse_norm(n: Tensor) -> Tensor:
     """1 / n, and 0 for a zero patch, see Note [Zero patches] in operator.py."""
     return n.reciprocal().nan_to_num_(nan=math.nan, posinf=0.0)
+
+
+# torch 2.6 cannot tell one from the other: all of it counts as export there.
+_is_exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)
+
+
+def is_compiled() -> bool:
+    """Whether torch.compile records the operations, for nobody else to see."""
+    return (
+        torch.compiler.is_compiling()
+        and not _is_exporting()
+        and not torch._C._are_functorch_transforms_active()
+        and torch.autograd.forward_ad._current_level < 0
+    )
 
 
 def is_traced() -> bool:
