@@ -36,18 +36,19 @@ class Exponential(torch.autograd.Function):
     def forward(ctx: Any, U: Tensor, V: Tensor) -> Tensor:
         W = skew(U)
         _, rho = spectrum(W, skew=True)
-        ctx.squared = rho > _MAX_TURN
-        if ctx.squared:
-            ctx.save_for_backward(W, V)
-            return (torch.matrix_exp(W.double()) @ V.double()).to(V.dtype)
+        ctx.squared = not rho <= _MAX_TURN  # nor if rho is not a number
         rho = max(rho, 1e-2)
-        for _ in range(8):
+        while not ctx.squared:
             coefficients = bessel([rho], torch.finfo(V.dtype).eps)
             terms = _chebyshev(W, -1.0 / rho, V.mT, coefficients.shape[1])
             result = _sums(coefficients, terms)[0].mT
             if not stretched(result, V):
                 break
             rho *= 2.0  # Note [Spectra]: the estimate was too small
+            ctx.squared = rho > _MAX_TURN
+        if ctx.squared:
+            ctx.save_for_backward(W, V)
+            return (torch.matrix_exp(W.double()) @ V.double()).to(V.dtype)
         ctx.rho = rho
         ctx.save_for_backward(W, terms)
         return result

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -31,6 +32,9 @@ class Loewdin(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, U: Tensor, V: Tensor) -> Tensor:
         low, high = spectrum(U.mT, U)
+        ctx.lost = math.isnan(low)
+        if ctx.lost:  # an SVD would stop a run that went bad before anyone can say where
+            return torch.full_like(V, math.nan)
         ctx.near = 1e-30 < high <= _MAX_CONDITION * low
         if not ctx.near:
             return _by_svd(ctx, U, V)
@@ -56,6 +60,9 @@ class Loewdin(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None]:
         (G,) = grads
+        if ctx.lost:
+            nan = torch.full_like(G, math.nan)
+            return nan @ nan.mT, nan
         if not ctx.near:
             P, Q, sigma, V = ctx.saved_tensors
             A, B = P.mT @ G, Q.mT @ V

@@ -106,9 +106,10 @@ def _lu_solve(
     return solve(factors, half, upper=True)
 
 
-def stretched(result: Tensor, V: Tensor) -> bool:
+def stretched(result: Tensor, V: Tensor, tolerance: float | None = None) -> bool:
     """Whether a map that should keep the lengths of the columns has not."""
+    tolerance = torch.finfo(V.dtype).eps ** 0.75 if tolerance is None else tolerance
     lengths = torch.linalg.vector_norm(V, dim=-2)
     error = (torch.linalg.vector_norm(result, dim=-2) - lengths).abs().amax()
     # not <=, as an overflow must not pass either
-    return not bool(error <= torch.finfo(V.dtype).eps ** 0.75 * lengths.amax())
+    return not bool(error <= tolerance * lengths.amax())

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 # Note [Spectra]
-# Loewdin and the exponential choose their number of terms from the spectrum of a matrix. A few
-# Lanczos steps come within some percent of its ends, from the inside; this margin makes up for the
-# rest, and both check afterwards that lengths were kept.
+# Loewdin and the exponential choose their number of terms from the spectrum of a matrix, the
+# triangular maps their way. A few Lanczos steps come within some percent of its ends, from the
+# inside, and this margin makes up for the rest. Single eigenvalues far from all others may be
+# overlooked: all three check afterwards that lengths were kept, and go another way if not.
 _LANCZOS_STEPS = 8
 _MARGIN = 0.03
 
@@ -109,8 +110,9 @@ def bessel(z: Sequence[float], eps: float, count: int | None = None) -> Tensor:
     """
     top = max(z)
     points = 2 * int(top + 12 * top ** (1 / 3) + 20)  # J_k(z) < 1e-17 from half of it on
-    t = torch.arange(points, dtype=torch.float64) * (2.0 * math.pi / points)
-    wave = torch.exp(1j * torch.tensor(z, dtype=torch.float64).unsqueeze(-1) * torch.sin(t))
+    t = torch.arange(points, dtype=torch.float64, device="cpu") * (2.0 * math.pi / points)
+    turns = torch.tensor(z, dtype=torch.float64, device="cpu").unsqueeze(-1)
+    wave = torch.exp(1j * turns * torch.sin(t))
     values = torch.fft.fft(wave).real[:, : points // 2] * (2.0 / points)
     values[:, 0] *= 0.5
     if count is None:
@@ -137,7 +139,7 @@ def gauss_legendre(theta: float, error: float) -> tuple[Tensor, Tensor]:
 @functools.lru_cache(maxsize=64)
 def _gauss_legendre(count: int) -> tuple[Tensor, Tensor]:
     """From the eigenvectors of the Jacobi matrix (Golub, Welsch 1969)."""
-    k = torch.arange(1, count, dtype=torch.float64)
+    k = torch.arange(1, count, dtype=torch.float64, device="cpu")
     off = k / (4.0 * k * k - 1.0).sqrt()
     nodes, vectors = torch.linalg.eigh(torch.diag(off, 1) + torch.diag(off, -1))
     return (nodes + 1.0) / 2.0, vectors[0].square()

@@ -20,7 +20,8 @@ from ._rotations import lower_gram, stretched, upper_skew_outer
 from ._spectra import spectrum
 
 # The Gram matrix squares the condition of U. Up to this one of the square, float32 keeps Q
-# orthogonal to some 1e-6; beyond, and for columns that are dependent, reflectors do it.
+# orthogonal to some 1e-6; beyond, for columns that are dependent, and where lengths show an
+# eigenvalue that was overlooked, reflectors do it.
 _MAX_CONDITION = 30.0
 
 
@@ -38,7 +39,7 @@ def triangular(U: Tensor, V: Tensor, reflections: bool) -> Tensor:
             near = near and bool(U.diagonal(-1, dim1=-2, dim2=-1).all())
     if near:
         result = CholeskyFactor.apply(U, V, reflections)
-        if not stretched(result.detach(), V):  # Note [Spectra]
+        if not stretched(result.detach(), V, 20 * torch.finfo(V.dtype).eps):  # Note [Spectra]
             return result
     return Reflectors.apply(U, V, reflections)
 

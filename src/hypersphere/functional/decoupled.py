@@ -89,6 +89,7 @@ def decoupled_conv(
     >>> torch.allclose(f, decoupled_conv2d(0.001 * x, 10 * w, padding=1), atol=1e-5)
     True
     """
+    _check_types(x, weight)
     batched = _check_shapes(x, weight, groups)
     x, geometry = resolve_geometry(x, tuple(weight.shape[2:]), stride, padding, dilation, groups)
     out = _decoupled(
@@ -159,6 +160,7 @@ def decoupled_linear(
             f"decoupled_linear expects x (..., C_in) and weight (C, C_in), got {tuple(x.shape)} "
             f"and {tuple(weight.shape)}"
         )
+    _check_types(x, weight)
     out = _decoupled(
         x.reshape(-1, x.shape[-1]),
         weight,
@@ -262,6 +264,19 @@ def check_weighted(weighted: str | None, magnitude: str) -> None:
         raise ValueError(
             f"weighted={weighted!r} (Eq. 4.15, 4.16) needs a magnitude with a radius "
             f"({', '.join(RADIUS_KINDS)}); {magnitude} has none, use weighted='linear'"
+        )
+
+
+def _check_types(x: Tensor, weight: Tensor) -> None:
+    if not x.is_floating_point():
+        raise TypeError(
+            f"decoupled operators expect floating-point input, got {x.dtype}; convert it, for "
+            f"pixels with x.float() / 255"
+        )
+    if x.dtype != weight.dtype and not torch.is_autocast_enabled(x.device.type):
+        raise TypeError(
+            f"input and weight should have one type, got {x.dtype} and {weight.dtype}; convert "
+            f"the input with x.to({weight.dtype}), or the layer, or use torch.autocast"
         )
 
 

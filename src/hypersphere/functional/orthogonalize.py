@@ -129,6 +129,8 @@ def spectral_norm(W: Tensor) -> float:
 
 def _act(U: Tensor, V: Tensor, method: str) -> Tensor:
     d, n = V.shape[-2:]
+    if V.numel() == 0:
+        return U @ V
     if n > d:
         return _act(U, torch.eye(d, dtype=U.dtype, device=U.device).expand_as(U), method) @ V
     if method == "cayley":

@@ -59,6 +59,7 @@ class Workspace:
             return torch.empty_like(self.tile, dtype=self.dtype)
         if self.used == len(self.blocks):
             with torch.inference_mode(False):  # a block may be used in a mode and out of it
-                self.blocks.append(torch.empty(max(self.numel, TILE), dtype=self.dtype))
+                block = torch.empty(max(self.numel, TILE), dtype=self.dtype, device="cpu")
+                self.blocks.append(block)
         self.used += 1
         return self.blocks[self.used - 1].as_strided(self.shape, self.stride)
