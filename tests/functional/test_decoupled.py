@@ -542,3 +542,22 @@ def test_images_beyond_a_tile():
 
     (grad,) = torch.autograd.grad(total(x), x)
     torch.testing.assert_close(grad, torch.func.grad(total)(x.detach()), rtol=1e-3, atol=1e-4)
+
+
+def test_types_are_those_of_the_twin():
+    x, weight = torch.randn(2, 3, 8, 8), torch.randn(4, 3, 3, 3)
+    with pytest.raises(TypeError, match=r"one type, got torch.float64 and torch.float32.*autocast"):
+        HF.decoupled_conv2d(x.double(), weight)
+    with pytest.raises(
+        TypeError, match=r"floating-point input, got torch.uint8.*x.float\(\) / 255"
+    ):
+        HF.decoupled_conv2d(x.byte(), weight)
+    with pytest.raises(TypeError, match="one type"):
+        HF.decoupled_linear(torch.randn(2, 3).double(), torch.randn(4, 3))
+
+
+def test_workspace_stays_on_the_processor():
+    x, weight = torch.randn(2, 3, 8, 8), torch.randn(4, 3, 3, 3)
+    with torch.device("meta"):
+        HF.decoupled_conv2d(x, weight, angular="linear")
+    assert HF.decoupled_conv2d(x, weight, angular="linear").isfinite().all()

@@ -185,3 +185,42 @@ def test_messages():
         apply_orthogonal(torch.eye(3), torch.ones(4, 2))
     with pytest.raises(ValueError, match="floating-point"):
         orthogonalize(torch.ones(3, 3, dtype=torch.long))
+
+
+@pytest.mark.parametrize("method", DISTINCT)
+def test_nothing_to_rotate(method):
+    assert orthogonalize(torch.randn(0, 5, 5), method).shape == (0, 5, 5)
+    assert apply_orthogonal(torch.randn(5, 5), torch.randn(5, 0), method).shape == (5, 0)
+
+
+@pytest.mark.parametrize("method", DISTINCT)
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_run_that_went_bad_shows_it(method, bad):
+    """Rather than to stop in the middle of a factorization."""
+    U = torch.randn(6, 6)
+    U[1, 2] = bad
+    U.requires_grad_()
+    R = orthogonalize(U, method)
+    assert not R.isfinite().all()
+    R.sum().backward()
+    assert not U.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("method", DISTINCT)
+def test_under_another_default_device(method):
+    U = torch.randn(8, 8)
+    expected = orthogonalize(U, method)
+    with torch.device("meta"):
+        torch.testing.assert_close(orthogonalize(U, method), expected)
+
+
+@pytest.mark.parametrize("method", ["gram_schmidt", "householder"])
+def test_an_overlooked_singular_value(method):
+    """One far from all others, which a few Lanczos steps may not see."""
+    generator = torch.Generator().manual_seed(0)
+    for outlier in (1e-1, 1e-2, 1e-3, 1e-4):
+        left, right = (torch.randn(192, 192, generator=generator) for _ in range(2))
+        sigma = torch.linspace(1, 0.25, 192)
+        sigma[50] = outlier
+        U = torch.linalg.qr(left)[0] * sigma @ torch.linalg.qr(right)[0]
+        assert error(orthogonalize(U, method)) < 5e-6

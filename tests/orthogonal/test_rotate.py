@@ -305,3 +305,17 @@ def test_messages():
     tied[1].weight = tied[0].weight
     with pytest.raises(ValueError, match="one tied weight"):
         hs.orthogonal.rotate(tied)
+
+
+def test_a_layer_that_cannot_be_rotated_leaves_all_as_they_were():
+    net = nn.Sequential(nn.Conv2d(4, 8, 3), nn.Conv2d(8, 8, 3, groups=8), nn.Linear(8, 3))
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    with pytest.raises(ValueError, match=r"1 has neurons of length 9.*skip"):
+        hs.orthogonal.rotate(net, "skew")
+    with pytest.raises(ValueError, match="bandwidth counts diagonals.*got -1"):
+        hs.orthogonal.rotate(net, "banded", bandwidth=-1)
+    after = net.state_dict()
+    assert list(after) == list(before)
+    assert all(torch.equal(after[name], before[name]) for name in before)
+    with pytest.raises(ValueError, match="unknown method 'zzz'"):
+        hs.orthogonal.memory_estimate(576, method="zzz")

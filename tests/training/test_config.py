@@ -135,3 +135,32 @@ def test_folders_are_never_overwritten(tmp_path, monkeypatch):
     config = _config.read(None, ["--run.folder", str(base)])
     with pytest.raises(ValueError, match="holds a run"):
         train.choose_folder(config, None, None)
+
+
+def test_variants_need_a_file():
+    with pytest.raises(ConfigError, match="--variant cpu lays changes over a file"):
+        _config.read(None, [], variants=["cpu"])
+
+
+def test_ogd_goes_with_its_optimizer():
+    from torch import nn
+
+    from hypersphere.training.build import make_player_optimizer
+
+    config = _config.read(None, ["--rotate.method", "ogd"])
+    with pytest.raises(ValueError, match="only optimizer.name=ogd keeps orthogonal"):
+        make_player_optimizer(config, nn.Linear(2, 2))
+    config = _config.read(None, ["--optimizer.others", "adam"])
+    with pytest.raises(ValueError, match="optimizer.others='adam' goes with optimizer.name=ogd"):
+        make_player_optimizer(config, nn.Linear(2, 2))
+
+
+def test_weights_of_another_network_are_refused(tmp_path):
+    from safetensors.torch import save_file
+    from torch import nn
+
+    from hypersphere.training.build import initialize_from
+
+    save_file(nn.Linear(4, 3).state_dict(), tmp_path / "w.safetensors")  # its bias would fit
+    with pytest.raises(ValueError, match=r"weight is \(3, 4\) there and \(3, 5\) here"):
+        initialize_from(nn.Linear(5, 3), tmp_path / "w.safetensors")

@@ -155,6 +155,11 @@ def read(
     if spec is not None:
         path, chosen = split_spec(spec)
         settings = load_file(path, [*chosen, *variants])
+    elif variants:
+        raise ConfigError(
+            f"--variant {','.join(variants)} lays changes over a file, and none was given: "
+            f"hypersphere recipes lists files with variants"
+        )
     overrides = _overrides(arguments)
     settings = _without_nulls(_remove(settings, overrides))
     for section in (*DEFAULT_NAMES, "data"):  # another head, another data set on the command

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from hypersphere.functional.energy import hyperspherical_energy
 
 from .layout import sites
+from .matrices import METHODS
 from .rotation import FREE, Matrix, matrices, required_rotations
 
 # Copies of U beside U, gradient and momentum that one step holds at its peak.
@@ -102,6 +103,8 @@ def memory_estimate(
     >>> memory_estimate(576, blocks=4) * 4 == memory_estimate(576)
     True
     """
+    if isinstance(method, str) and method not in METHODS:
+        raise ValueError(f"unknown method {method!r}; expected one of: {', '.join(METHODS)}")
     copies = 3 + _WORKSPACE.get(str(method), 2)
     stored = 1 if share_blocks else blocks
     return 4 * copies * sets * stored * (d // blocks) ** 2

@@ -94,10 +94,7 @@ def neutral(method: str, d: int) -> Tensor:
         return eye.roll(1, dims=0)
     if method == "skew":
         if d % 2:
-            raise ValueError(
-                f"a skew matrix of odd size ({d}) is singular, so method='skew' cannot start from "
-                "given neurons of that length: name the layer in skip"
-            )
+            raise ValueError(f"a skew matrix of odd size ({d}) is singular")
         pairs = torch.zeros(d, d, dtype=torch.float64)
         pairs[torch.arange(0, d, 2), torch.arange(1, d, 2)] = 1.0
         return pairs

@@ -89,6 +89,7 @@ def rotate(
     _check(method, blocks, start, refine)
     chosen = chosen_sites(model, skip)
     _check_sites(model, chosen)
+    _check_sizes(chosen, method, blocks, bandwidth)
     _warn_of_memory(chosen, method, blocks, share_blocks)
     unit_norm = start == "random" if normalize is None else normalize
     for site in chosen:
@@ -179,6 +180,19 @@ def _check_sites(model: nn.Module, chosen: list[Site]) -> None:
             raise ValueError(
                 f"{' and '.join(names)} are one tied weight; rotating one would untie it: "
                 f"name {site.label} in skip"
+            )
+
+
+def _check_sizes(chosen: list[Site], method: object, blocks: int, bandwidth: int) -> None:
+    """Everything that depends on a layer's size, before the first of them is touched."""
+    if method == "banded" and bandwidth < 0:
+        raise ValueError(f"bandwidth counts diagonals beside the main one; got {bandwidth}")
+    for site in chosen:
+        size = site.layout.dim // block_count(site.layout, blocks)
+        if method == "skew" and size % 2:
+            raise ValueError(
+                f"a skew matrix of odd size is singular, and {site.label} has neurons of length "
+                f"{size}: name it in skip, or choose blocks of even length"
             )
 
 

@@ -180,6 +180,12 @@ def make_rate(optimizer: Optimizer, config: ScheduleConfig, total: int) -> sched
 
 
 def make_player_optimizer(config: Config, module: nn.Module) -> Optimizer:
+    if (config.rotate or {}).get("method") == "ogd" and config.optimizer.name != "ogd":
+        raise ValueError(
+            "rotate.method=ogd learns matrices that only optimizer.name=ogd keeps orthogonal "
+            f"(Eq. 7.6); got optimizer.name={config.optimizer.name}: set that, with "
+            "optimizer.others for the rest of the network, or choose another rotate.method"
+        )
     return make_optimizer(module, **dataclasses.asdict(config.optimizer))
 
 
@@ -209,8 +215,15 @@ def initialize_from(model: nn.Module, path: str | Path) -> list[str]:
         for k, v in weights.items()
         if isinstance(own.get(k), Tensor) and own[k].shape == v.shape
     }
-    if not fitting and not taken:
-        raise ValueError(f"no weight of {path} fits the model: another network?")
+    if not taken and not any(v.ndim > 1 for v in fitting.values()):
+        other = [
+            k for k, v in weights.items() if k in own and own[k].shape != v.shape and v.ndim > 1
+        ]
+        where = f"; {other[0]} is {tuple(weights[other[0]].shape)} there" if other else ""
+        here = f" and {tuple(own[other[0]].shape)} here" if other else ""
+        raise ValueError(
+            f"no weight matrix of {path} fits the model{where}{here}: another network or width?"
+        )
     model.load_state_dict({**own, **fitting})
     return [
         k

@@ -117,6 +117,11 @@ def make_optimizer(
     >>> make_optimizer(nn.Linear(2, 2), "adam", lr=1e-3).param_groups[0]["lr"]
     0.001
     """
+    if others != "sgd" and name != "ogd":
+        raise ValueError(
+            f"optimizer.others={others!r} goes with optimizer.name=ogd, which moves the matrices "
+            f"of rotate and leaves the rest to it; got optimizer.name={name}"
+        )
     groups = parameter_groups(model, weight_decay, rotation_lr, head_weight_decay, decay_rotations)
     if not groups:
         raise ValueError("the model has no parameter to train")
