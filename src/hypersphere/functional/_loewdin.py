@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from ._rotations import lower_gram, stretched
+from ._rotations import stretched
 from ._spectra import inverse_root_poles, spectrum
 
 # U^T U squares the condition of U: beyond this one of its own, float32 is left for float64.
@@ -31,7 +31,8 @@ class Loewdin(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, U: Tensor, V: Tensor) -> Tensor:
-        low, high = spectrum(U.mT, U)
+        M = U.mT @ U
+        low, high = spectrum(M)
         ctx.lost = math.isnan(low)
         if ctx.lost:  # an SVD would stop a run that went bad before anyone can say where
             return torch.full_like(V, math.nan)
@@ -40,7 +41,6 @@ class Loewdin(torch.autograd.Function):
             return _by_svd(ctx, U, V)
         # 2e-6 in float32, the rounding error of the products around it
         shifts, weights = inverse_root_poles(low, high, 16 * torch.finfo(U.dtype).eps)
-        M = lower_gram(U)
         factors, diagonal, before = [], M.diagonal(dim1=-2, dim2=-1), 0.0
         for shift in shifts:
             diagonal.add_(shift - before)

@@ -18,34 +18,14 @@ from torch.autograd.function import once_differentiable
 
 def skew(U: Tensor) -> Tensor:
     """W = triu(U, 1) - triu(U, 1)^T: the upper triangle holds all that a skew matrix can learn."""
-    half = U.shape[-1] // 2
-    if half < 64 or torch.is_grad_enabled() or torch.compiler.is_compiling():
-        upper = U.triu(1)
-        return upper - upper.mT
-    # Note [Halves]
-    # A triangle of a large matrix is two small triangles and a square. Taken apart like that, it
-    # is read and written once, and a product needs three quarters of the work.
-    W, square = torch.empty_like(U), U[..., :half, half:]
-    W[..., :half, :half] = skew(U[..., :half, :half])
-    W[..., half:, half:] = skew(U[..., half:, half:])
-    W[..., :half, half:] = square
-    W[..., half:, :half] = -square.mT
-    return W
+    upper = U.triu(1)
+    return upper - upper.mT
 
 
 def upper_skew_outer(a: Tensor, b: Tensor) -> Tensor:
     """triu(A B^T - B A^T, 1), for A and B given by rows: a = A^T, b = B^T."""
     left, right = torch.cat([a, b], dim=-2), torch.cat([b, -a], dim=-2)
-    half = a.shape[-1] // 2
-    if half < 64 or torch.compiler.is_compiling():
-        return (left.mT @ right).triu_(1)
-    upper = left.new_empty(*left.shape[:-2], left.shape[-1], left.shape[-1])  # Note [Halves]
-    torch.matmul(left[..., :half].mT, right, out=upper[..., :half, :])
-    torch.matmul(left[..., half:].mT, right[..., half:], out=upper[..., half:, half:])
-    upper[..., half:, :half] = 0.0
-    upper[..., :half, :half].triu_(1)
-    upper[..., half:, half:].triu_(1)
-    return upper
+    return (left.mT @ right).triu_(1)
 
 
 def lower_gram(U: Tensor) -> Tensor:
@@ -53,7 +33,8 @@ def lower_gram(U: Tensor) -> Tensor:
     half = U.shape[-1] // 2
     if half < 64:
         return U.mT @ U
-    M = torch.empty_like(U)  # Note [Halves]
+    # One corner is left out: three quarters of the work.
+    M = torch.empty_like(U)
     torch.matmul(U[..., :half].mT, U[..., :half], out=M[..., :half, :half])
     torch.matmul(U[..., half:].mT, U, out=M[..., half:, :])
     return M
