@@ -164,3 +164,10 @@ def test_weights_of_another_network_are_refused(tmp_path):
     save_file(nn.Linear(4, 3).state_dict(), tmp_path / "w.safetensors")  # its bias would fit
     with pytest.raises(ValueError, match=r"weight is \(3, 4\) there and \(3, 5\) here"):
         initialize_from(nn.Linear(5, 3), tmp_path / "w.safetensors")
+
+
+def test_wrong_values_are_told_in_plain_words():
+    with pytest.raises(ConfigError, match="unknown optimizer.name 'sdg'; did you mean 'sgd'"):
+        _config.read(None, ["--optimizer.name", "sdg"])
+    with pytest.raises(ConfigError, match="train.steps expects a value of type int, got ten"):
+        _config.read(None, ["--train.steps", "ten"])

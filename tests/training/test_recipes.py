@@ -89,7 +89,8 @@ def check(settings):
     if new(rest):
         config = _config.read(None, defaults=rest)
         make_hooks(config)
-        config.optimizer.name = config.optimizer.name.replace("ogd", "sgd")  # it wants rotations
+        if config.optimizer.name == "ogd":  # which wants rotations: what moves the rest
+            config.optimizer.name, config.optimizer.others = config.optimizer.others, "sgd"
         optimizer = make_player_optimizer(config, torch.nn.Linear(2, 2))
         make_rate(optimizer, config.schedule, 100)
 

@@ -212,7 +212,7 @@ def test_fine_tuning_starts_from_the_weights_that_fit(tmp_path):
     config.train.init_from = str(tmp_path / "first/checkpoints/step-00000012")
     config.model = {"name": "mlp", "widths": [4, 4]}
     config.head = {"name": "softmax"}
-    with pytest.raises(ValueError, match="no weight of .* fits the model"):
+    with pytest.raises(ValueError, match="no weight matrix of .* fits the model"):
         run(config, tmp_path / "third")
     assert not (tmp_path / "third").exists()
 

@@ -10,10 +10,12 @@ constructor's signature.
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import difflib
 import functools
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -377,7 +379,18 @@ def _documented(cls: type) -> dict[str, str]:
 
 
 def _readable(error: Exception) -> str:
-    """jsonargparse's message without its nesting."""
-    text = str(error)
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return " ".join(lines) if lines else repr(error)
+    """jsonargparse's message without its nesting and its names of types.
+
+    >>> _readable(ValueError('Parser key "a.b": Expected a <class \'int\'>. Got value: ten'))
+    'a.b expects a value of type int, got ten'
+    """
+    text = " ".join(line.strip() for line in str(error).splitlines() if line.strip())
+    found = re.fullmatch(r'Parser key "([\w.]+)": Expected an? (.+)\. Got value: (.*)', text)
+    if found is None:
+        return text or repr(error)
+    key, kind, value = found.groups()
+    if kind.startswith("typing.Literal["):
+        choices = [str(choice) for choice in ast.literal_eval(kind.removeprefix("typing.Literal"))]
+        return str(unknown_name(key, value, choices))
+    plain = re.sub(r"<class '(.*?)'>", r"\1", kind)
+    return f"{key} expects a value of type {plain}, got {value}"
