@@ -379,11 +379,7 @@ def _documented(cls: type) -> dict[str, str]:
 
 
 def _readable(error: Exception) -> str:
-    """jsonargparse's message without its nesting and its names of types.
-
-    >>> _readable(ValueError('Parser key "a.b": Expected a <class \'int\'>. Got value: ten'))
-    'a.b expects a value of type int, got ten'
-    """
+    """jsonargparse's message without its nesting and its names of types."""
     text = " ".join(line.strip() for line in str(error).splitlines() if line.strip())
     found = re.fullmatch(r'Parser key "([\w.]+)": Expected an? (.+)\. Got value: (.*)', text)
     if found is None:
