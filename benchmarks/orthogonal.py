@@ -7,6 +7,7 @@ also the optimizer step, which is where it does its work.
 
 from __future__ import annotations
 
+import itertools
 import sys
 import warnings
 from collections.abc import Callable
@@ -137,7 +138,7 @@ def main() -> int:
             for k, share in ((1, False), (2, False), (4, False), (8, False), (4, True), (8, True))
         }
         rows = measure(steps, baseline=f"{method}, 1 block", repeats=15, seconds=15)
-        for fewer, more in zip(rows[:3], rows[1:4], strict=True):
+        for fewer, more in itertools.pairwise(rows[:4]):
             more.limit = fewer.ratio  # the cost falls with the number of blocks
         blocks += rows
 
