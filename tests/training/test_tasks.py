@@ -65,6 +65,16 @@ def test_graph_is_trained_full_batch(two_communities, tmp_path, rotate):
     assert (tmp_path / "folded.safetensors").exists() is (rotate is not None)
 
 
+def assert_resumes_to_the_same(config, folder, half):
+    """Stopped at step `half`, it ends with the weights of the whole run in folder/a."""
+    steps, config.train.steps = config.train.steps, half
+    run(config, folder / "b")
+    config.train.steps = steps
+    run(config, folder / "b", resume=True)
+    names = [folder / d / f"checkpoints/step-{steps:08d}/model.safetensors" for d in "ab"]
+    assert names[0].read_bytes() == names[1].read_bytes()
+
+
 def test_gan_moves_both_players_and_regularizes_the_discriminator(tmp_path):
     config = Config(
         task="gan",
@@ -82,12 +92,7 @@ def test_gan_moves_both_players_and_regularizes_the_discriminator(tmp_path):
     assert 0 < tests[-1]["generated"] < 1 and 0 < tests[-1]["real"] < 1
     pictures = np.load(tmp_path / "a/samples.npy")
     assert pictures.shape == (64, 1, 8, 8) and pictures.dtype == np.uint8
-    config.train.steps = 3
-    run(config, tmp_path / "b")
-    config.train.steps = 6
-    run(config, tmp_path / "b", resume=True)
-    names = [tmp_path / d / "checkpoints/step-00000006/model.safetensors" for d in "ab"]
-    assert names[0].read_bytes() == names[1].read_bytes()
+    assert_resumes_to_the_same(config, tmp_path, 3)
 
 
 @pytest.mark.parametrize(
@@ -139,12 +144,7 @@ def test_an_autoencoder_keeps_what_its_angles_carry(tmp_path):
     assert last["loss"] < last["angle_loss"] < last["norm_loss"]  # Fig. 1.1
     pictures = np.load(tmp_path / "a/reconstructions.npy")
     assert pictures.shape == (4, 16, 1, 8, 8) and pictures.dtype == np.uint8
-    config.train.steps = 75
-    run(config, tmp_path / "b")
-    config.train.steps = 150
-    run(config, tmp_path / "b", resume=True)
-    names = [tmp_path / d / "checkpoints/step-00000150/model.safetensors" for d in "ab"]
-    assert names[0].read_bytes() == names[1].read_bytes()
+    assert_resumes_to_the_same(config, tmp_path, 75)
     config.model = {"name": "mlp"}
     with pytest.raises(ValueError, match="trains an autoencoder; 'mlp' is none"):
         run(config, tmp_path / "c")

@@ -56,8 +56,12 @@ class _Compiled(torch.autograd.Function):
             out = out.clamp(-op.alpha, op.alpha) if op.bounded else out
         else:
             c = (lay.split(s) * inverse_norm(n)).clamp(-1, 1)
-            h = op.alpha if op.magnitude == "sphere" else ratio * n
-            out = _activation(c, op, shaped.k, s.dtype)[0] * h
+            g = _activation(c, op, shaped.k, s.dtype)[0]
+            if op.magnitude == "sphere":
+                out = g * op.alpha
+            else:
+                h = ratio * n
+                out = g * (h.clamp_max(op.alpha) if op.bounded else h)  # n / n may exceed 1
         return lay.join(out).to(s.dtype)
 
     @staticmethod

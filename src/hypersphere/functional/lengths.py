@@ -20,7 +20,7 @@ one in n.
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -32,10 +32,9 @@ from .workspace import Workspace
 __all__ = ["FilterLengths", "Lengths", "SharedLengths", "shares_radius"]
 
 
-class SharedLengths:
-    """h of a radius that all filters share; norm is shaped to broadcast over the filters.
-
-    factor, slope_factor: numbers by which g(c) and g'(c) are still to be multiplied.
+class _Lengths:
+    """norm, radius: shaped to broadcast over the outputs. factor, slope_factor: numbers by which
+    g(c) and g'(c) are still to be multiplied.
     """
 
     def __init__(
@@ -47,8 +46,12 @@ class SharedLengths:
         factor: float,
         slope_factor: float,
     ) -> None:
-        self.norm, self.radius, self.op, self.channel = norm, radius, op, lay.channel
+        self.norm, self.radius, self.op, self.lay = norm, radius, op, lay
         self.factor, self.slope_factor = factor, slope_factor
+
+
+class SharedLengths(_Lengths):
+    """h of a radius that all filters share: maps of the patches, which the factors join."""
 
     @cached_property
     def h(self) -> Tensor:
@@ -80,7 +83,7 @@ class SharedLengths:
         """out = a r(n), and sums over the filters, where t and ac are wanted."""
         for value, total in zip((t, ac), self.sums, strict=True):
             if value is not None:
-                torch.sum(value, self.channel, keepdim=True, out=total[rows])
+                torch.sum(value, self.lay.channel, keepdim=True, out=total[rows])
         torch.mul(a, self.ratio[rows], out=out)
 
     def gradients(self) -> tuple[Tensor, Tensor]:
@@ -93,27 +96,18 @@ class SharedLengths:
         return through_h * slope - self.sums[1] * self.ratio, (through_h * of_radius).sum()
 
 
-class FilterLengths:
-    """h of a radius rho of each filter, shaped to broadcast over the patches.
+class FilterLengths(_Lengths):
+    """h of a radius rho of each filter.
 
-    factor, slope_factor: numbers by which g(c) and g'(c) are still to be multiplied. They join
-    alpha, and all is worked out over alpha, which is multiplied with the sums in the end.
+    The factors join alpha, and all is worked out over alpha, which meets the sums in the end.
     """
 
-    def __init__(
-        self,
-        norm: Tensor,
-        radius: Tensor,
-        op: Operator,
-        lay: Layout,
-        factor: float,
-        slope_factor: float,
-    ) -> None:
-        self.norm, self.radius, self.lay = norm, radius, lay
-        self.kind, alpha, beta = op.settings
+    def __init__(self, *settings: Any) -> None:
+        super().__init__(*settings)
+        self.kind, alpha, beta = self.op.settings
         self.beta = (beta or 0.0) / alpha
-        self.alpha, self.slope_alpha = alpha * factor, alpha * slope_factor
-        self.zero = norm.new_zeros(())
+        self.alpha, self.slope_alpha = alpha * self.factor, alpha * self.slope_factor
+        self.zero = self.norm.new_zeros(())
 
     @cached_property
     def inverse_radius(self) -> Tensor:
