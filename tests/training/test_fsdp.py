@@ -177,6 +177,7 @@ def test_what_goes_bad_on_one_process_is_named_by_both(tmp_path):
     [
         ({"task": "gan"}, "task gan has two networks"),
         ({"task": "graph"}, "task graph trains on one whole graph"),
+        ({"task": "reconstruction"}, "task reconstruction trains an autoencoder"),
         ({"rotate": {"method": "cayley"}}, "rotate turns whole layers"),
         ({"optimizer": OptimizerConfig(name="ogd")}, "optimizer.name ogd"),
         ({"hooks": {"weighted_gradients": {}}}, "hooks.weighted_gradients"),

@@ -48,6 +48,7 @@ def refuse(config: Any) -> None:
     reasons = {
         "task gan has two networks that hold each other": config.task == "gan",
         "task graph trains on one whole graph, in one process": config.task == "graph",
+        "task reconstruction trains an autoencoder in one piece": config.task == "reconstruction",
         "rotate turns whole layers at once": config.rotate is not None,
         "optimizer.name ogd turns whole matrices": "ogd" in config.optimizer.name,
         "hooks.weighted_gradients scales gradients before they are exchanged": (
