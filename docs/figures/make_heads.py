@@ -8,7 +8,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 import hypersphere.heads as heads
-from hypersphere.evaluation.separability import angular_fisher_score
+from hypersphere.evaluation.geometry.separability import angular_fisher_score
 from hypersphere.heads import Margin
 
 

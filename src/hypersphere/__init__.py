@@ -19,8 +19,7 @@ Subpackages open on first use, so ``import hypersphere`` costs nothing beyond th
 from __future__ import annotations
 
 import importlib
-from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ._version import __version__
 
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
         reports,
         training,
     )
+    from .registry import register
 
 _SUBPACKAGES = (
     "data",
@@ -60,13 +60,16 @@ __all__ = [
     "layers",
     "models",
     "orthogonal",
+    "register",
     "regularizers",
     "reports",
     "training",
 ]
 
 
-def __getattr__(name: str) -> ModuleType:
+def __getattr__(name: str) -> Any:
+    if name == "register":
+        return importlib.import_module("hypersphere.registry").register
     if name in _SUBPACKAGES:
         return importlib.import_module(f"hypersphere.{name}")
     raise AttributeError(

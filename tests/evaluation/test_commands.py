@@ -143,7 +143,7 @@ def trained(tmp_path_factory):
 def test_evaluation_gives_the_number_of_training(capsys, trained, tmp_path):
     import shutil
 
-    from hypersphere.training.checkpoints import load_weights, save_weights
+    from hypersphere.training.run.checkpoint import load_weights, save_weights
 
     folder = shutil.copytree(trained, tmp_path / "run")
     ours = json.loads((folder / "summary.json").read_text())

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from hypersphere.evaluation import Gallery, GalleryError, model_hash
-from hypersphere.evaluation.gallery_store import locked
+from hypersphere.evaluation.gallery.store import locked
 
 
 def filled(count=5, each=1, dim=8):

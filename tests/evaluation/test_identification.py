@@ -80,7 +80,9 @@ def test_search_refuses_what_does_not_fit():
 
 
 def test_ranks_against_loops_as_distractors_grow(monkeypatch):
-    monkeypatch.setattr(sys.modules["hypersphere.evaluation.identification"], "BLOCK", 13)
+    monkeypatch.setattr(
+        sys.modules["hypersphere.evaluation.recognition.identification"], "BLOCK", 13
+    )
     gallery, gallery_ids = people(each=2)
     probes, probe_ids = gallery + 0.8 * torch.randn_like(gallery), gallery_ids
     strangers = torch.randn(40, 12)

@@ -22,7 +22,7 @@ from hypersphere.evaluation import (
     pair_angles,
 )
 from hypersphere.evaluation.classification import rank_correlation
-from hypersphere.evaluation.fewshot import sample_episodes, train_classifiers
+from hypersphere.evaluation.few_shot import sample_episodes, train_classifiers
 from hypersphere.evaluation.results import mean_interval, student_quantile, wilson_interval
 
 

@@ -8,8 +8,8 @@ from torch import nn
 
 from hypersphere.data import Normalize
 from hypersphere.evaluation import AdversarialTraining, attack, deepfool, robustness, training_loss
-from hypersphere.evaluation.attacks import frozen
-from hypersphere.evaluation.pixels import PixelRange
+from hypersphere.evaluation.robustness.attacks import frozen
+from hypersphere.evaluation.robustness.pixels import PixelRange
 
 EPS = 8 / 255
 

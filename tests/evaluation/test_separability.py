@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from hypersphere.evaluation.separability import (
+from hypersphere.evaluation.geometry.separability import (
     AngularFisherScore,
     AngularVisualHardness,
     angular_fisher_score,

@@ -18,7 +18,7 @@ from hypersphere.evaluation import (
     templates,
     verification,
 )
-from hypersphere.evaluation.protocols import exact_threshold
+from hypersphere.evaluation.recognition.protocols import exact_threshold
 
 from reference import evaluation as reference
 
@@ -227,7 +227,7 @@ def test_all_pairs_with_distractors_and_across_blocks(monkeypatch):
     whole = all_pairs(torch.cat([people, strangers]), torch.cat([labels, nobody]), bins=4096)
     assert whole.positives == 30
     assert whole.negatives == 30 * 29 // 2 - 30 + 30 * 40  # two strangers make no pair
-    monkeypatch.setattr(sys.modules["hypersphere.evaluation.all_pairs"], "BLOCK", 7)
+    monkeypatch.setattr(sys.modules["hypersphere.evaluation.recognition.all_pairs"], "BLOCK", 7)
     blocked = all_pairs(torch.cat([people, strangers]), torch.cat([labels, nobody]), bins=4096)
     assert (blocked.auc, blocked.eer) == (whole.auc, whole.eer)
     assert blocked.negatives == whole.negatives

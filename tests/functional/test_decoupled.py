@@ -8,8 +8,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from hypersphere import functional as HF
+from hypersphere.functional._kernels.decoupled.tiled import plain_operator
 from hypersphere.functional.angular import ANGULAR_KINDS
-from hypersphere.functional.fused import plain_operator
 from hypersphere.functional.magnitude import MAGNITUDE_KINDS, RADIUS_KINDS
 
 from edges import EDGE_IDS, EDGES
@@ -414,9 +414,9 @@ def test_messages():
 @pytest.mark.parametrize("angular", ANGULAR_KINDS)
 @pytest.mark.parametrize("each", [False, True])
 def test_the_compiled_form_is_the_plain_one(kind, angular, each):
-    from hypersphere.functional.compiled import compiled_operator
-    from hypersphere.functional.fused import Inputs, Operator
-    from hypersphere.functional.patches import Geometry
+    from hypersphere.functional._kernels.decoupled.compiled import compiled_operator
+    from hypersphere.functional._kernels.decoupled.patches import Geometry
+    from hypersphere.functional._kernels.decoupled.tiled import Inputs, Operator
 
     x = torch.randn(2, 4, 5, 6, dtype=torch.float64, requires_grad=True)
     x.data[0, :, :3, :3] = 0  # a zero patch
@@ -445,8 +445,8 @@ def test_the_compiled_form_is_the_plain_one(kind, angular, each):
 
 
 def test_plain_and_fused_gradients_agree():
-    from hypersphere.functional.fused import Inputs, Operator, apply_operator
-    from hypersphere.functional.patches import Geometry
+    from hypersphere.functional._kernels.decoupled.patches import Geometry
+    from hypersphere.functional._kernels.decoupled.tiled import Inputs, Operator, apply_operator
 
     x = torch.randn(40, 4, 16, 16, dtype=torch.float64, requires_grad=True)  # several tiles
     kernel = HF.normalize(torch.randn(16, 36, dtype=torch.float64)).view(16, 4, 3, 3)
@@ -531,7 +531,7 @@ def test_workspace_serves_inference_and_training():
 
 
 def test_images_beyond_a_tile():
-    from hypersphere.functional.workspace import TILE
+    from hypersphere.functional._kernels.decoupled.workspace import TILE
 
     x = torch.randn(2, 1, 400, 400, requires_grad=True)
     weight = torch.randn(4, 1, 3, 3)

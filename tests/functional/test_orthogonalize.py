@@ -4,7 +4,9 @@ import pytest
 import torch
 
 from hypersphere import functional as HF
-from hypersphere.functional import _exponential, _loewdin, _triangular
+from hypersphere.functional._kernels.orthogonal import exponential as _exponential
+from hypersphere.functional._kernels.orthogonal import loewdin as _loewdin
+from hypersphere.functional._kernels.orthogonal import triangular as _triangular
 from hypersphere.functional.orthogonalize import METHODS, apply_orthogonal, orthogonalize
 
 from reference import orthogonalize as reference

@@ -9,8 +9,8 @@ import stat
 import pytest
 import torch
 
-from hypersphere.training import checkpoints as C
-from hypersphere.training.checkpoints import RunError
+from hypersphere.training.run import checkpoint as C
+from hypersphere.training.run.checkpoint import RunError
 
 
 def write(folder, step, keep=2):

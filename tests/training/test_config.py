@@ -124,7 +124,7 @@ def test_train_prints_its_config_and_refuses_in_one_line(capsys, tmp_path, monke
 
 
 def test_folders_are_never_overwritten(tmp_path, monkeypatch):
-    from hypersphere.training.record import new_folder, newest_folder
+    from hypersphere.training.run.folder import new_folder, newest_folder
 
     monkeypatch.chdir(tmp_path)
     base = tmp_path / "runs" / "a"

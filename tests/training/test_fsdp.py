@@ -13,9 +13,9 @@ from small_run import run, small_config
 from torch import nn
 
 from hypersphere.training import RunError, TrainConfig, load_net, make_fabric
-from hypersphere.training.checkpoints import load_weights
 from hypersphere.training.config import DataConfig, OptimizerConfig, ScheduleConfig
 from hypersphere.training.fsdp import refuse, units
+from hypersphere.training.run.checkpoint import load_weights
 from hypersphere.training.sharding import is_spread, whole_state, with_whole_weights
 
 

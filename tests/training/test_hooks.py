@@ -9,7 +9,6 @@ from torch import nn
 from hypersphere import heads, layers, models, regularizers
 from hypersphere.training import Settings, make_optimizer, parameter_groups
 from hypersphere.training.adversarial import AdversarialTraining
-from hypersphere.training.gan_penalties import ClipWeights, gradient_penalty
 from hypersphere.training.hooks import (
     Anneal,
     ClassEnergyTerm,
@@ -20,6 +19,7 @@ from hypersphere.training.hooks import (
 )
 from hypersphere.training.metric_losses import MetricLoss
 from hypersphere.training.monitors import Monitor, layer_angles, layer_energies
+from hypersphere.training.tasks.gan_penalties import ClipWeights, gradient_penalty
 
 
 def a_run(step=0, operator="sphere", **extra):
@@ -134,7 +134,7 @@ def test_fgsm_moves_by_eps_raises_the_loss_and_stays_in_range(share):
 
 def test_fgsm_is_that_of_the_evaluation_and_knows_the_normalization():
     from hypersphere.evaluation import attack
-    from hypersphere.evaluation.attacks import training_loss
+    from hypersphere.evaluation.robustness.attacks import training_loss
 
     run = a_run()
     run.task = SimpleNamespace(normalize=SimpleNamespace(mean=0.5, std=0.25))

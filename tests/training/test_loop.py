@@ -206,7 +206,7 @@ def test_signals_save_and_stop_and_resume_goes_on(fabric, tmp_path, number):
 def test_a_failing_write_stops_with_the_last_checkpoint_whole(fabric, tmp_path):
     import resource
 
-    from hypersphere.training.checkpoints import RunError, newest_checkpoint
+    from hypersphere.training.run.checkpoint import RunError, newest_checkpoint
 
     class Limit:
         def after_update(self, run):

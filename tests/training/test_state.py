@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 
-from hypersphere.training.state import pack, rng_state, set_rng_state, unpack
+from hypersphere.training.run.packing import pack, rng_state, set_rng_state, unpack
 
 plain = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
 states = st.recursive(

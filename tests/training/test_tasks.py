@@ -124,7 +124,7 @@ def test_the_other_gans_of_table_d4(tmp_path, model, gan, hooks):
     )
     outcome = run(config, tmp_path)
     assert 0 < outcome.last["generated"] < 1
-    from hypersphere.training.checkpoints import load_weights
+    from hypersphere.training.run.checkpoint import load_weights
 
     weights = load_weights(tmp_path / "checkpoints/step-00000004/model.safetensors")
     largest = max(v.abs().max() for k, v in weights.items() if k.startswith("discriminator"))
@@ -219,7 +219,7 @@ def test_fine_tuning_starts_from_the_weights_that_fit(tmp_path):
 
 def test_low_rank_and_initial_weights_by_config(tmp_path):
     from hypersphere.training.build import make_net
-    from hypersphere.training.checkpoints import load_weights
+    from hypersphere.training.run.checkpoint import load_weights
 
     config = small_config(
         model={"name": "mlp", "widths": [16, 12]},
@@ -242,7 +242,7 @@ def test_low_rank_and_initial_weights_by_config(tmp_path):
 
 def test_one_set_of_neurons_serves_several_tasks(tmp_path):
     """F.8: a second run keeps the neurons of the first and learns an R of its own."""
-    from hypersphere.training.checkpoints import load_weights
+    from hypersphere.training.run.checkpoint import load_weights
 
     rotate = {"method": "cayley", "start": "random"}
     model = {"name": "mlp", "widths": [6, 5]}
@@ -268,7 +268,7 @@ def test_one_set_of_neurons_serves_several_tasks(tmp_path):
 
 def test_folded_weights_are_those_of_a_plain_network(tmp_path):
     from hypersphere.training.build import make_net
-    from hypersphere.training.checkpoints import load_weights
+    from hypersphere.training.run.checkpoint import load_weights
 
     config = small_config(
         model={"name": "mlp", "widths": [6, 5]}, rotate={"method": "cayley"}, hooks={}
@@ -353,7 +353,7 @@ def test_few_classes_have_no_top5_error():
     from types import SimpleNamespace
 
     from hypersphere import heads, models
-    from hypersphere.training.tasks import Classification
+    from hypersphere.training.tasks.classification import Classification
 
     net = models.Classifier(
         models.create("mlp", widths=(4,), image_size=2), heads.SoftmaxHead(4, 5)

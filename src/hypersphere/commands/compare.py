@@ -31,9 +31,9 @@ def main(argv: Sequence[str]) -> int:
     if not argv or any(a in ("-h", "--help") for a in argv):
         print(USAGE)
         return 0
-    from hypersphere.training.checkpoints import RunError, write_atomically
     from hypersphere.training.diagnose import NotFinite
     from hypersphere.training.interrupt import Interrupted
+    from hypersphere.training.run.checkpoint import RunError, write_atomically
 
     try:
         specs, seeds, folder, metric, rest = _arguments(list(argv))

@@ -107,7 +107,7 @@ def identification(options: argparse.Namespace) -> list[Result]:
     from ..evaluation import identification as identify
     from ..evaluation import load_features, open_set_identification
     from ..evaluation.features import pick
-    from ..evaluation.identification import divide
+    from ..evaluation.recognition.identification import divide
 
     arrays = load_features(options.features) if options.features else {}
     distractors = arrays.get("distractors")
@@ -190,8 +190,8 @@ def classification(options: argparse.Namespace) -> list[Result]:
 def robustness(options: argparse.Namespace) -> list[Result]:
     from ..evaluation import robustness as attack_all
     from ..evaluation import training_loss
-    from ..evaluation.attacks import cross_entropy
     from ..evaluation.features import batches
+    from ..evaluation.robustness.attacks import cross_entropy
     from ..evaluation.runs import TrainedRun
 
     if options.run is None:

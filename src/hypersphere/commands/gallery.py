@@ -178,7 +178,7 @@ def _aligned(run: TrainedRun, paths: Sequence[str]) -> Tensor:
 
 
 def enroll(options: argparse.Namespace) -> int:
-    from ..evaluation.gallery_store import locked
+    from ..evaluation.gallery.store import locked
 
     if options.pictures and not options.name:
         raise ValueError("whose pictures are these? give --name NAME, or --images DIR")
@@ -236,7 +236,7 @@ def list_people(options: argparse.Namespace) -> int:
 
 
 def remove(options: argparse.Namespace) -> int:
-    from ..evaluation.gallery_store import locked
+    from ..evaluation.gallery.store import locked
 
     with locked(options.gallery):
         gallery = open_gallery(options)

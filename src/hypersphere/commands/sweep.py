@@ -40,8 +40,8 @@ def main(argv: Sequence[str]) -> int:
     if not argv or any(a in ("-h", "--help") for a in argv):
         print(USAGE)
         return 0
-    from hypersphere.training.checkpoints import RunError
     from hypersphere.training.interrupt import Interrupted, raising
+    from hypersphere.training.run.checkpoint import RunError
 
     try:
         with raising():
@@ -127,7 +127,7 @@ def _run(argv: list[str]) -> int:
 
 def _tell(study: Any, folder: Path, storage: str, metric: str, folds: int) -> int:
     """Say which trial is the best, and keep it as best.json."""
-    from hypersphere.training.checkpoints import write_atomically
+    from hypersphere.training.run.checkpoint import write_atomically
 
     if not any(t.state.name == "COMPLETE" for t in study.trials):
         raise ValueError(f"every one of {len(study.trials)} trials diverged: search elsewhere")

@@ -49,8 +49,8 @@ DEFAULT: dict[str, Any] = {
 
 
 def main(argv: Sequence[str]) -> int:
-    from hypersphere.training.checkpoints import RunError
     from hypersphere.training.diagnose import NotFinite
+    from hypersphere.training.run.checkpoint import RunError
 
     try:
         return _run(list(argv))
@@ -88,7 +88,7 @@ def _run(arguments: list[str]) -> int:
 
 def choose_folder(config: Any, spec: str | None, resume: bool | str | None) -> Path:
     """The folder of this run: given, the newest runs/NAME to resume, or a new one."""
-    from hypersphere.training.record import new_folder, newest_folder
+    from hypersphere.training.run.folder import new_folder, newest_folder
 
     if isinstance(resume, str):
         return Path(resume)

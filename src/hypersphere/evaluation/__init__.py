@@ -6,9 +6,6 @@ Every function takes tensors and gives a small dataclass: `print(result)` shows 
 
 from __future__ import annotations
 
-from .alignment import SPHEREFACE_TEMPLATE, align_face, similarity_transform
-from .all_pairs import AllPairsResult, all_pairs
-from .attacks import bim, fgsm, pgd, training_loss
 from .classification import (
     ClassificationResult,
     ClassMeansResult,
@@ -17,28 +14,37 @@ from .classification import (
     classification,
     confidence_and_hardness,
 )
-from .deepfool import deepfool
-from .detection import Face, YuNet, detect_and_align
 from .features import extract, load_features, model_hash, save_tensors
-from .fewshot import FewShotResult, fewshot
-from .gallery import Gallery, Match
-from .gallery_store import GalleryError
+from .few_shot import FewShotResult, fewshot
+from .gallery.gallery import Gallery, Match
+from .gallery.store import GalleryError
 from .generative import FrechetResult, InceptionResult, frechet_distance, inception_score
-from .geometry import GeometryResult, effective_rank, geometry, neuron_weights, pair_angles
-from .identification import IdentificationResult, divide, identification
+from .geometry.directions import (
+    GeometryResult,
+    effective_rank,
+    geometry,
+    neuron_weights,
+    pair_angles,
+)
+from .geometry.separability import angular_fisher_score, angular_visual_hardness
 from .imbalance import ImbalanceResult, imbalance
-from .open_set import OpenSetResult, open_set_identification
-from .pairs import PairList, read_pairs
-from .protocols import PROTOCOLS, Protocol
+from .recognition.alignment import SPHEREFACE_TEMPLATE, align_face, similarity_transform
+from .recognition.all_pairs import AllPairsResult, all_pairs
+from .recognition.detection import Face, YuNet, detect_and_align
+from .recognition.identification import IdentificationResult, divide, identification
+from .recognition.open_set import OpenSetResult, open_set_identification
+from .recognition.pairs import PairList, read_pairs
+from .recognition.protocols import PROTOCOLS, Protocol
+from .recognition.retrieval import RetrievalResult, retrieval
+from .recognition.roc import Roc, roc_curve
+from .recognition.search import faiss_search, search
+from .recognition.search_index import SearchIndex
+from .recognition.templates import concatenate_patches, crop_patch, templates
+from .recognition.verification import VerificationResult, verification
 from .results import Result
-from .retrieval import RetrievalResult, retrieval
-from .robustness import AdversarialTraining, RobustnessResult, attack, robustness
-from .roc import Roc, roc_curve
-from .search import faiss_search, search
-from .search_index import SearchIndex
-from .separability import angular_fisher_score, angular_visual_hardness
-from .templates import concatenate_patches, crop_patch, templates
-from .verification import VerificationResult, verification
+from .robustness.attacks import bim, fgsm, pgd, training_loss
+from .robustness.curves import AdversarialTraining, RobustnessResult, attack, robustness
+from .robustness.deepfool import deepfool
 
 __all__ = [
     "PROTOCOLS",

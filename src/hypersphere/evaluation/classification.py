@@ -160,7 +160,7 @@ def confidence_and_hardness(
         features (n, d), labels (n,), weight (C, d): the class weights of the head.
         logits: (n, C) scores; by default features @ weight.T.
     """
-    from .separability import angular_visual_hardness
+    from .geometry.separability import angular_visual_hardness
 
     features = check_features("features", features)
     labels = check_labels("labels", labels, len(features))

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from .._optional import require
-from .attacks import frozen
+from .robustness.attacks import frozen
 
 Progress = Callable[[int, int], object]
 

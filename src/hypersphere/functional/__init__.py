@@ -1,5 +1,7 @@
 """The formulas, with no parameters and no state: `from hypersphere import functional as HF`."""
 
+from ._kernels.classes.logsumexp import class_logsumexp
+from ._kernels.decoupled.patches import patch_norm
 from .angle_preserving import (
     angle_preserving_loss,
     angle_preserving_projection,
@@ -23,8 +25,7 @@ from .angles import (
     uniform_on_sphere,
 )
 from .angular import angular, angular_derivative, angular_derivative_k, arcsin
-from .batch_energy import class_energy
-from .class_logsumexp import class_logsumexp
+from .class_energy import class_energy
 from .cross_entropy import margin_cross_entropy, margin_logits
 from .decoupled import (
     decoupled_conv,
@@ -39,7 +40,6 @@ from .labels import check_labels, sample_classes
 from .magnitude import magnitude, magnitude_ratio, magnitude_slope
 from .margins import Margin, anneal, margin, margin_derivative
 from .orthogonalize import apply_orthogonal, orthogonalize, random_rotation
-from .patches import patch_norm
 from .points import minimize_energy
 from .projections import (
     adversarial_step,

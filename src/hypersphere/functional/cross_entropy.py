@@ -13,9 +13,9 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
+from ._kernels.classes.logsumexp import class_logsumexp
 from .angles import cosine, normalize, pairwise_cosine, row_norm
 from .angular import Angular, angular
-from .class_logsumexp import class_logsumexp
 from .labels import (
     check_labels,
     check_options,

@@ -24,13 +24,13 @@ from typing import Literal, ParamSpec, TypeAlias
 import torch
 from torch import Tensor
 
+from ._kernels.decoupled.directions import unit_rows
+from ._kernels.decoupled.patches import project, resolve_geometry, with_norms
+from ._kernels.decoupled.tiled import Inputs, Operator, apply_operator
 from .angles import row_norm
 from .angular import Angular, check_kind
-from .directions import unit_rows
-from .fused import Inputs, Operator, apply_operator
 from .magnitude import RADIUS_KINDS, MagnitudeKind, check_magnitude
 from .magnitude import magnitude as _magnitude
-from .patches import project, resolve_geometry, with_norms
 
 __all__ = [
     "WEIGHTED_KINDS",

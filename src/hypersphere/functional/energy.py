@@ -20,8 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ._kernels.energy.potential import Potential, check_kernel, distance_floor
 from .angles import normalize, row_norm
-from .potential import Potential, check_kernel, distance_floor
 
 __all__ = ["distance_floor", "hyperspherical_energy", "log_energy", "set_energies"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ._opaque import series
-from ._rotations import Cayley, skew
-from ._spectra import spectrum
-from ._triangular import triangular
+from ._kernels.orthogonal.opaque import series
+from ._kernels.orthogonal.rotations import Cayley, skew
+from ._kernels.orthogonal.spectra import spectrum
+from ._kernels.orthogonal.triangular import triangular
 
 METHODS = (
     "gram_schmidt",

@@ -12,9 +12,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from ._kernels.energy.potential import Potential, distance_floor
 from .angles import normalize, uniform_on_sphere
 from .energy import _value_and_gradient
-from .potential import Potential, distance_floor
 
 __all__ = ["minimize_energy"]
 
@@ -62,7 +62,7 @@ def minimize_energy(
     if n == 1 or dim == 1:
         return start[0] if n == 1 else torch.tensor([[1.0], [-1.0]], dtype=torch.float64)
     if s > STEEP:
-        from .steep import minimize_steep
+        from ._kernels.energy.points_large_s import minimize_steep
 
         return minimize_steep(start, s, half_space)
     objective = riesz(s, half_space)

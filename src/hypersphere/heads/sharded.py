@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ..functional.class_logsumexp import class_logsumexp
+from ..functional._kernels.classes.logsumexp import class_logsumexp
 from ..functional.cross_entropy import (
     Reduction,
     assemble,

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from hypersphere.training.checkpoints import RunError, load_checkpoint, save_checkpoint
 from hypersphere.training.config import (
     Config,
     DataConfig,
@@ -22,8 +21,13 @@ from hypersphere.training.job import Outcome, load_net, prepare, train
 from hypersphere.training.loop import Player, Run, Settings, fit
 from hypersphere.training.monitors import Monitor, layer_angles, layer_energies
 from hypersphere.training.optimizers import make_optimizer, parameter_groups
-from hypersphere.training.record import RunFolder
-from hypersphere.training.tasks import Classification, ClassifierLoss, extract_features
+from hypersphere.training.run.checkpoint import RunError, load_checkpoint, save_checkpoint
+from hypersphere.training.run.folder import RunFolder
+from hypersphere.training.tasks.classification import (
+    Classification,
+    ClassifierLoss,
+    extract_features,
+)
 
 __all__ = [
     "Classification",

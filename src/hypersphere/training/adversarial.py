@@ -24,7 +24,7 @@ class AdversarialTraining:
         self.eps, self.share = eps, share
 
     def change_batch(self, run: Any, batch: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        from hypersphere.evaluation.attacks import fgsm, training_loss
+        from hypersphere.evaluation.robustness.attacks import fgsm, training_loss
 
         x, y, *rest = batch
         count = max(1, round(self.share * len(x)))

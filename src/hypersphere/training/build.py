@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from hypersphere.training import schedules
-from hypersphere.training.checkpoints import list_checkpoints, load_weights
 from hypersphere.training.config import Config, DataConfig, ScheduleConfig
 from hypersphere.training.hooks import Anneal, Regularize
 from hypersphere.training.optimizers import make_optimizer
 from hypersphere.training.parts import CHANGES, construct
+from hypersphere.training.run.checkpoint import list_checkpoints, load_weights
 
 __all__ = ["Loaders", "initialize_from", "make_hooks", "make_loaders", "make_net", "make_rate"]
 __all__ += ["make_head", "share_of"]

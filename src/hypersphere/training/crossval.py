@@ -16,7 +16,7 @@ from hypersphere.training.distributed import make_fabric
 from hypersphere.training.interrupt import Interrupted
 from hypersphere.training.job import prepare_classification, seed_everything
 from hypersphere.training.loop import fit
-from hypersphere.training.record import RunFolder
+from hypersphere.training.run.folder import RunFolder
 
 __all__ = ["cross_validated", "fold_parts"]
 

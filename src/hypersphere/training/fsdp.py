@@ -16,7 +16,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from hypersphere.training.checkpoints import RunError
+from hypersphere.training.run.checkpoint import RunError
 
 __all__ = ["SMALLEST", "in_use", "make_strategy", "refuse", "spread", "units"]
 

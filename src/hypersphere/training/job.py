@@ -24,15 +24,19 @@ from hypersphere.training.build import (
     make_player_optimizer,
     make_rate,
 )
-from hypersphere.training.checkpoints import RunError, list_checkpoints, save_weights
 from hypersphere.training.config import Config, TrainConfig
 from hypersphere.training.distributed import make_fabric, synchronize
 from hypersphere.training.fsdp import in_use, refuse
 from hypersphere.training.loop import Player, Run, Settings, fit
-from hypersphere.training.record import RunFolder, describe_run
-from hypersphere.training.resume import changed_settings, record_changes
+from hypersphere.training.run.checkpoint import RunError, list_checkpoints, save_weights
+from hypersphere.training.run.folder import RunFolder, describe_run
+from hypersphere.training.run.resume import changed_settings, record_changes
 from hypersphere.training.sharding import is_spread, step_one_by_one
-from hypersphere.training.tasks import Classification, ClassifierLoss, extract_features
+from hypersphere.training.tasks.classification import (
+    Classification,
+    ClassifierLoss,
+    extract_features,
+)
 
 __all__ = ["Job", "Outcome", "SetupError", "load_net", "prepare", "seed_everything", "train"]
 
@@ -97,15 +101,15 @@ def prepare(config: Config, fabric: Any) -> Job:
         torch.set_num_threads(config.train.threads)
     torch.use_deterministic_algorithms(config.train.deterministic)
     if config.task == "graph":
-        from hypersphere.training.graph import prepare_graph
+        from hypersphere.training.tasks.graph import prepare_graph
 
         return prepare_graph(config, fabric)
     if config.task == "gan":
-        from hypersphere.training.gan import prepare_gan
+        from hypersphere.training.tasks.gan import prepare_gan
 
         return prepare_gan(config, fabric)
     if config.task == "reconstruction":
-        from hypersphere.training.reconstruction import prepare_reconstruction
+        from hypersphere.training.tasks.reconstruction import prepare_reconstruction
 
         return prepare_reconstruction(config, fabric)
     loaders = make_loaders(config.data, config.seed, fabric.global_rank, fabric.world_size)
@@ -142,7 +146,7 @@ def prepare_classification(config: Config, fabric: Any, loaders: Loaders) -> Job
     parts = (net, player, loaders.train, loaders.test, fabric)
     task = Classification(*parts)
     if config.task == "few_shot":
-        from hypersphere.training.few_shot import FewShot
+        from hypersphere.training.tasks.few_shot import FewShot
 
         task = FewShot(*parts, settings=config.few_shot, loaders=loaders)
     task.normalize = loaders.normalize

@@ -28,14 +28,14 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from hypersphere.training.checkpoints import save_weights
 from hypersphere.training.diagnose import NotFinite, explain, is_finite
 from hypersphere.training.distributed import Agreement, any_process, share_states
 from hypersphere.training.fsdp import in_use
 from hypersphere.training.interrupt import Interrupt
 from hypersphere.training.progress import Progress
-from hypersphere.training.record import RunFolder
-from hypersphere.training.run_state import model_state, restore, save
+from hypersphere.training.run.checkpoint import save_weights
+from hypersphere.training.run.folder import RunFolder
+from hypersphere.training.run.state import model_state, restore, save
 from hypersphere.training.schedules import LearningRate
 from hypersphere.training.sharding import average_gradients, gradient_norm, is_spread
 

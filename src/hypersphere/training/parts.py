@@ -111,7 +111,8 @@ def _target(kind: str, name: str) -> Any:
         from hypersphere import regularizers
 
         return getattr(regularizers, REGULARIZERS[name])
-    from hypersphere.training import adversarial, gan_penalties, hooks, metric_losses, monitors
+    from hypersphere.training import adversarial, hooks, metric_losses, monitors
+    from hypersphere.training.tasks import gan_penalties
 
     for module in (hooks, adversarial, gan_penalties, metric_losses, monitors):
         if hasattr(module, HOOKS[name]):

@@ -1,0 +1,1 @@
+"""A gallery of known people or things, in memory and on disk."""

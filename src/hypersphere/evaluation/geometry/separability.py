@@ -1,0 +1,212 @@
+"""How well classes are separated by angle: angular Fisher score and angular visual hardness.
+
+Both are made of sums, so both also come as objects that take a data set batch by batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from ...functional.angles import arccos, normalize, pairwise_cosine
+from ...functional.labels import check_labels
+
+__all__ = [
+    "AngularFisherScore",
+    "AngularVisualHardness",
+    "angular_fisher_score",
+    "angular_visual_hardness",
+]
+
+
+class AngularFisherScore:
+    """S_w / S_b of Eq. A.1, batch by batch: lower is more discriminative.
+
+    S_w = sum_i sum_{x in class i} (1 - cos(x, m_i)), S_b = sum_i n_i (1 - cos(m_i, m)), with m_i
+    the mean vector of class i and m that of all features. One pass suffices, because the sum of
+    cos(x, m_i) over a class is (sum of x/|x|) . m_i/|m_i|: per class it keeps two sums, of x and of
+    x/|x|, in float64. A feature of length zero has cosine 0 with everything.
+
+    >>> score = AngularFisherScore()
+    >>> for angle in (0.0, 0.1):
+    ...     x = torch.tensor([[1.0, angle], [angle, 1.0]])
+    ...     score.update(x, torch.tensor([0, 1]))
+    >>> round(score.compute(), 4)
+    0.0048
+    """
+
+    def __init__(self) -> None:
+        self.counts = torch.zeros(0, dtype=torch.long)
+        self.sums = torch.zeros(0, 0, dtype=torch.float64)  # of x, per class
+        self.directions = torch.zeros(0, 0, dtype=torch.float64)  # of x / |x|, per class
+
+    @torch.no_grad()
+    def update(self, features: Tensor, labels: Tensor) -> None:
+        """Add features (B, d) with labels (B,)."""
+        _check(features, labels)
+        if len(labels) == 0:
+            return
+        x = features.detach().to(torch.float64)
+        y = labels.to(x.device).long()
+        if int(y.min()) < 0:
+            raise ValueError(f"labels are numbers of classes from 0 on, got {int(y.min())}")
+        self._make_room(int(y.max()) + 1, x)
+        self.counts += torch.bincount(y, minlength=len(self.counts))
+        self.sums.index_add_(0, y, x)
+        self.directions.index_add_(0, y, normalize(x))
+
+    def _make_room(self, classes: int, x: Tensor) -> None:
+        if self.sums.shape[1] not in (0, x.shape[1]):
+            raise ValueError(
+                f"expected features of dimension {self.sums.shape[1]} as before, got {x.shape[1]}"
+            )
+        grown = max(classes, len(self.counts))
+        if grown == len(self.counts):
+            return
+        for name in ("sums", "directions"):
+            new = x.new_zeros(grown, x.shape[1])
+            old = getattr(self, name)
+            if len(old):
+                new[: len(old)] = old
+            setattr(self, name, new)
+        counts = torch.zeros(grown, dtype=torch.long, device=x.device)
+        counts[: len(self.counts)] = self.counts
+        self.counts = counts
+
+    def merge(self, other: AngularFisherScore) -> None:
+        """Add what another process or another part of the data has seen."""
+        if len(other.counts) == 0:
+            return
+        self._make_room(len(other.counts), other.sums)
+        there = slice(0, len(other.counts))
+        self.counts[there] += other.counts
+        self.sums[there] += other.sums
+        self.directions[there] += other.directions
+
+    def scatters(self) -> tuple[float, float]:
+        """S_w and S_b."""
+        seen = self.counts > 0
+        if int(seen.sum()) < 2:
+            raise ValueError(
+                f"the angular Fisher score compares classes: it needs features of 2 or more, "
+                f"got {int(seen.sum())}"
+            )
+        n, sums = self.counts[seen].to(torch.float64), self.sums[seen]
+        means = normalize(sums)
+        within = n.sum() - (self.directions[seen] * means).sum()
+        between = (n * (1 - means @ normalize(sums.sum(0)))).sum()
+        return float(within), float(between)
+
+    def compute(self) -> float:
+        within, between = self.scatters()
+        return within / between if between > 0 else float("inf")
+
+
+class AngularVisualHardness:
+    """theta(w_y, x) / sum_i theta(w_i, x), Eq. 1.1, batch by batch: smaller is easier.
+
+    weight: (C, d), the classifier of a class per row; a bias plays no part. `update` returns the
+    value of each sample; `compute` the mean, and `by_class` the mean of every class (NaN where none
+    was seen). Classes are taken `chunk` at a time, so the (B, C) angles are never all there.
+    """
+
+    def __init__(self, weight: Tensor, chunk: int = 4096) -> None:
+        if weight.ndim != 2 or weight.shape[0] < 1:
+            raise ValueError(f"expected weight (C, d), a class per row; got {tuple(weight.shape)}")
+        self.weight, self.chunk = weight.detach(), chunk
+        self.total = torch.zeros(weight.shape[0], dtype=torch.float64)
+        self.counts = torch.zeros(weight.shape[0], dtype=torch.long)
+
+    @torch.no_grad()
+    def update(self, features: Tensor, labels: Tensor) -> Tensor:
+        """Hardness (B,) of features (B, d) with labels (B,)."""
+        _check(features, labels)
+        if features.shape[1] != self.weight.shape[1]:
+            raise ValueError(
+                f"expected features of shape (B, {self.weight.shape[1]}) like the class weights "
+                f"{tuple(self.weight.shape)}, got {tuple(features.shape)}"
+            )
+        check_labels(labels, self.weight.shape[0])
+        x = features.detach().to(torch.float64)  # so that angles down to 1e-8 are right
+        y = labels.to(x.device).long()
+        everything, own = x.new_zeros(len(x)), x.new_zeros(len(x))
+        for start in range(0, self.weight.shape[0], self.chunk):
+            w = self.weight[start : start + self.chunk].to(x)
+            angles = arccos(pairwise_cosine(x, w))
+            everything += angles.sum(1)
+            here = (y >= start) & (y < start + len(w))
+            place = (y - start).clamp(0, len(w) - 1)[:, None]
+            own = torch.where(here, angles.gather(1, place)[:, 0], own)
+        # No angle at all: one class, and the feature right on it.
+        hardness = torch.where(everything > 0, own / everything, torch.zeros_like(own))
+        self.total.index_add_(0, y.cpu(), hardness.cpu())
+        self.counts += torch.bincount(y.cpu(), minlength=len(self.counts))
+        return hardness.to(torch.promote_types(features.dtype, torch.float32))
+
+    def compute(self) -> float:
+        seen = int(self.counts.sum())
+        if seen == 0:
+            raise ValueError("no samples yet: call update(features, labels) first")
+        return float(self.total.sum()) / seen
+
+    def by_class(self) -> Tensor:
+        """Mean hardness of each class, (C,)."""
+        return self.total / torch.where(self.counts > 0, self.counts.double(), torch.nan)
+
+
+def angular_fisher_score(
+    features: Tensor | Iterable[tuple[Tensor, Tensor]], labels: Tensor | None = None
+) -> float:
+    """Angular Fisher score S_w / S_b, Eq. A.1; see :class:`AngularFisherScore`.
+
+    features (N, d) and labels (N,), or one iterable of such pairs.
+
+    >>> x = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [0.1, 1.0]])
+    >>> round(angular_fisher_score(x, torch.tensor([0, 0, 1, 1])), 4)
+    0.0048
+    """
+    score = AngularFisherScore()
+    for x, y in _batches(features, labels):
+        score.update(x, y)
+    return score.compute()
+
+
+def angular_visual_hardness(
+    features: Tensor | Iterable[tuple[Tensor, Tensor]],
+    labels: Tensor | None = None,
+    weight: Tensor | None = None,
+) -> Tensor:
+    """Angular visual hardness of each sample (N,), Eq. 1.1; see :class:`AngularVisualHardness`.
+
+    features (N, d) and labels (N,), or one iterable of such pairs; weight: (C, d).
+
+    >>> angular_visual_hardness(torch.tensor([[1.0, 1.0]]), torch.tensor([0]), torch.eye(2))
+    tensor([0.5000])
+    """
+    if weight is None:
+        raise ValueError("angular_visual_hardness needs weight (C, d), e.g. head.weight")
+    hardness = AngularVisualHardness(weight)
+    found = [hardness.update(x, y) for x, y in _batches(features, labels)]
+    return torch.cat(found) if found else torch.zeros(0)
+
+
+def _batches(
+    features: Tensor | Iterable[tuple[Tensor, Tensor]], labels: Tensor | None
+) -> Iterable[tuple[Tensor, Tensor]]:
+    if not isinstance(features, Tensor):
+        return features
+    if labels is None:
+        raise ValueError("labels (N,) are needed beside features (N, d)")
+    _check(features, labels)
+    size = 8192  # bounds the copies in float64
+    return zip(features.split(size), labels.split(size), strict=True)
+
+
+def _check(features: Tensor, labels: Tensor) -> None:
+    if features.ndim != 2 or tuple(labels.shape) != (features.shape[0],):
+        raise ValueError(
+            f"expected features (N, d) and labels (N,), got {tuple(features.shape)} and "
+            f"{tuple(labels.shape)}"
+        )

@@ -1,0 +1,1 @@
+"""Recognition: verification, identification, open set, retrieval."""

@@ -1,0 +1,116 @@
+"""Verification over every pair of a set, as MegaFace's TAR at FAR 1e-6: billions, streamed.
+
+Positive scores are few and kept; negative scores go into a fine histogram of the cosine. Memory is
+O(block^2 + bins), never n x n.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ...functional.angles import normalize
+from ..checks import check_features, check_labels, check_two_classes
+from ..results import Result, percent
+from .roc import FARS, Roc
+from .verification import FarPoint, describe, tar_at_fars
+
+BINS = 1 << 20  # cosines are told apart to 2e-6
+BLOCK = 2048
+
+
+@dataclass
+class AllPairsResult(Result):
+    """Result of `all_pairs`: `resolution` is the width of a bin of the cosine."""
+
+    auc: float
+    eer: float
+    tar_at_far: list[FarPoint]
+    positives: int
+    negatives: int
+    resolution: float
+    roc: Roc
+
+    def rows(self) -> Iterator[Sequence[object]]:
+        yield "pairs", f"{self.positives:,} same, {self.negatives:,} different"
+        yield "AUC", f"{self.auc:.5f}"
+        yield "EER", percent(self.eer)
+        for point in self.tar_at_far:
+            yield f"TAR at FAR {point.far:g}", describe(point, self.negatives)
+
+
+def all_pairs(
+    features: Tensor,
+    labels: Tensor,
+    others: Tensor | None = None,
+    other_labels: Tensor | None = None,
+    *,
+    fars: Sequence[float] = FARS,
+    bins: int = BINS,
+) -> AllPairsResult:
+    """ROC over all pairs i < j of `features` (n, d), or over all pairs of `features` x `others`.
+
+    Distractors may carry a label that nobody else has, e.g. -1: a pair of two negative labels is
+    skipped, since nobody knows who they are; a pair of a person and a distractor is negative.
+
+    >>> angles = torch.tensor([0.0, 0.1, 1.5, 1.6])
+    >>> points = torch.stack([angles.cos(), angles.sin()], 1)
+    >>> result = all_pairs(points, torch.tensor([0, 0, 1, 1]))
+    >>> result.auc, result.positives, result.negatives
+    (1.0, 2, 4)
+    """
+    features = normalize(check_features("features", features))
+    labels = check_labels("labels", labels, len(features))
+    if others is None:
+        check_two_classes("labels", labels)
+        right, right_labels = features, labels
+    else:
+        if other_labels is None:
+            raise ValueError("others were given without other_labels")
+        right = normalize(check_features("others", others, features.shape[1]))
+        right_labels = check_labels("other_labels", other_labels, len(right))
+    counts = torch.zeros(2, bins, dtype=torch.long)  # different, same
+    for i in range(0, len(features), BLOCK):
+        a, label_a = features[i : i + BLOCK], labels[i : i + BLOCK]
+        first = i if others is None else 0
+        for j in range(first, len(right), BLOCK):
+            b, label_b = right[j : j + BLOCK], right_labels[j : j + BLOCK]
+            place = ((a @ b.T).add_(1).mul_(bins / 2)).long().clamp_(0, bins - 1)
+            same = (label_a.unsqueeze(1) == label_b) & (label_a.unsqueeze(1) >= 0)
+            place.add_(same, alpha=bins)
+            known = (label_a.unsqueeze(1) >= 0) | (label_b >= 0)
+            if others is None and i == j:
+                known = known.triu(1)
+            elif bool(known.all()):
+                counts += torch.bincount(place.flatten(), minlength=2 * bins).view(2, bins)
+                continue
+            counts += torch.bincount(place[known], minlength=2 * bins).view(2, bins)
+    return _result(counts, fars)
+
+
+def _result(counts: Tensor, fars: Sequence[float]) -> AllPairsResult:
+    bins = counts.shape[1]
+    if int(counts[1].sum()) == 0 or int(counts[0].sum()) == 0:
+        kind = "same" if int(counts[1].sum()) == 0 else "different"
+        raise ValueError(f"labels: no pair is of {kind} labels; pairs of both kinds are needed")
+    used = counts.sum(0).nonzero().flatten().flip(0)  # from high scores to low
+    lower_edge = used.double() * (2 / bins) - 1
+    zero = counts.new_zeros(1)
+    roc = Roc(
+        torch.cat([torch.tensor([math.inf], dtype=torch.float64), lower_edge]),
+        torch.cat([zero, counts[1, used].cumsum(0)]),
+        torch.cat([zero, counts[0, used].cumsum(0)]),
+    )
+    return AllPairsResult(
+        roc.area(),
+        roc.equal_error_rate(),
+        tar_at_fars(roc, fars),
+        roc.positives,
+        roc.negatives,
+        2 / bins,
+        roc.thin(),
+    )

@@ -1,0 +1,122 @@
+"""Exact nearest neighbours: the k largest inner products with every row of a gallery.
+
+Scores of a block of the gallery come from one matrix product that stays in the cache. Their maxima
+over short runs are cheap; the k best scores lie in the k runs with the largest maxima, so only
+those runs are sorted, and only for the queries whose k-th best can still be beaten. Nothing is
+approximated.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from ..._optional import require
+
+RUN = 64  # neighbouring scores that share one maximum
+SCORES_AT_ONCE = 1 << 21  # 8 MB of float32 scores
+
+
+def search(queries: Tensor, gallery: Tensor, k: int = 1) -> tuple[Tensor, Tensor]:
+    """Scores and rows of the k best matches of each query, best first.
+
+    Args:
+        queries: (n, d); gallery: (N, d), of one type (float32 is the fast one). For cosines hand in
+            unit vectors (`functional.normalize`).
+        k: how many; at most N.
+
+    Returns scores (n, k) and rows (n, k). Between equal scores any order may come.
+
+    >>> scores, rows = search(torch.eye(2), torch.tensor([[0.6, 0.8], [1.0, 0.0], [0.0, 0.5]]), k=2)
+    >>> rows.tolist()
+    [[1, 0], [0, 2]]
+    """
+    check_search(queries, gallery, k)
+    n = len(queries)
+    best = queries.new_full((n, k), -math.inf)
+    rows = torch.zeros(n, k, dtype=torch.long, device=queries.device)
+    for q in range(0, n, 1024):
+        here = slice(q, q + 1024)
+        _search_some(queries[here], gallery, best[here], rows[here])
+    return best, rows
+
+
+def check_search(queries: Tensor, gallery: Tensor, k: int) -> None:
+    """Refuse shapes and types that do not fit together."""
+    if queries.ndim != 2 or gallery.ndim != 2 or queries.shape[1] != gallery.shape[1]:
+        raise ValueError(
+            "expected queries (n, d) and gallery (N, d) of one dimension; "
+            f"got {tuple(queries.shape)} and {tuple(gallery.shape)}"
+        )
+    if queries.dtype != gallery.dtype:
+        raise ValueError(
+            f"queries are {queries.dtype}, the gallery is {gallery.dtype}; use one type"
+        )
+    if not 1 <= k <= len(gallery):
+        raise ValueError(f"k: expected 1 to {len(gallery)} (the size of the gallery); got {k}")
+
+
+def _search_some(queries: Tensor, gallery: Tensor, best: Tensor, rows: Tensor) -> None:
+    """Fill `best` and `rows` (n, k) in place for a few queries."""
+    n = len(best)
+    size = max(16 * RUN, min(SCORES_AT_ONCE // n, 1 << 16) // RUN * RUN)
+    # One column per query: for few queries this product is twice as fast as its transpose.
+    scores = queries.new_empty(size, n)
+    turned = queries.T.contiguous()
+    for start in range(0, len(gallery), size):
+        block = gallery[start : start + size]
+        part = scores[: -(-len(block) // RUN) * RUN]
+        torch.mm(block, turned, out=part[: len(block)])
+        part[len(block) :] = -math.inf
+        maxima = run_maxima(part)  # (runs, n)
+        beaten = (maxima.amax(0) > best[:, -1]).nonzero().flatten()
+        if len(beaten):
+            _merge(part, maxima, beaten, start, best, rows)
+
+
+def run_maxima(scores: Tensor) -> Tensor:
+    """Maxima (N / RUN, n) over runs of neighbouring rows of scores (N, n)."""
+    if scores.shape[1] == 1:  # a plain row reduces faster than a column
+        return scores.view(-1, RUN).amax(1, keepdim=True)
+    return scores.view(-1, RUN, scores.shape[1]).amax(1)
+
+
+def _merge(
+    part: Tensor, maxima: Tensor, beaten: Tensor, start: int, best: Tensor, rows: Tensor
+) -> None:
+    """Let the block's best scores join the best so far, for the queries `beaten`."""
+    k = best.shape[1]
+    runs = maxima[:, beaten].topk(min(k, len(maxima)), dim=0).indices.T
+    place = (runs.unsqueeze(-1) * RUN + torch.arange(RUN, device=runs.device)).flatten(1)
+    joined = torch.cat([best[beaten], part[place, beaten.unsqueeze(1)]], 1)
+    top, where = joined.topk(k, dim=1)
+    best[beaten] = top
+    rows[beaten] = torch.cat([rows[beaten], place + start], 1).gather(1, where)
+
+
+def faiss_search(queries: Tensor, gallery: Tensor, k: int = 1) -> tuple[Tensor, Tensor]:
+    """The same answer from faiss's flat index; needs the extra `search`.
+
+    >>> faiss_search(torch.eye(2), torch.eye(2))[1].tolist()
+    [[0], [1]]
+    """
+    check_search(queries, gallery, k)
+    faiss = require("faiss", extra="search")
+    index = faiss.IndexFlatIP(gallery.shape[1])
+    index.add(gallery.float().contiguous().numpy())
+    scores, rows = index.search(queries.float().contiguous().numpy(), k)
+    return torch.from_numpy(scores), torch.from_numpy(rows)
+
+
+Search = Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor]]
+SEARCHES: dict[str, Search] = {"torch": search, "faiss": faiss_search}
+
+
+def get_search(backend: str) -> Search:
+    """A search by name: "torch" or "faiss"."""
+    if backend not in SEARCHES:
+        raise ValueError(f"unknown backend {backend!r}: one of {', '.join(SEARCHES)}")
+    return SEARCHES[backend]

@@ -1,0 +1,78 @@
+"""From several features of one thing to one: frames of a video, patches of a face."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ...functional.angles import normalize
+from ..checks import check_features, check_labels
+
+
+def templates(features: Tensor, index: Tensor, normalize_frames: bool = False) -> Tensor:
+    """One feature per video: the mean over its frames (the YTF protocol of 2.3.6).
+
+    Args:
+        features: (n, d), one per frame.
+        index: (n,) the video of each frame, 0 ... T-1, each with at least one frame.
+        normalize_frames: count each frame by its direction alone.
+
+    Returns (T, d).
+
+    >>> templates(torch.tensor([[1.0, 0.0], [0.0, 1.0], [4.0, 4.0]]), torch.tensor([0, 0, 1]))
+    tensor([[0.5000, 0.5000],
+            [4.0000, 4.0000]])
+    """
+    features = check_features("features", features)
+    index = check_labels("index", index, len(features))
+    counts = torch.bincount(index)
+    empty = (counts == 0).nonzero().flatten().tolist()
+    if empty:
+        raise ValueError(f"index: video {empty[0]} has no frame; number the videos 0, 1, 2, ...")
+    frames = normalize(features) if normalize_frames else features
+    sums = frames.new_zeros(len(counts), frames.shape[1]).index_add_(0, index, frames)
+    return sums / counts.unsqueeze(1).to(sums.dtype)
+
+
+def concatenate_patches(features: Sequence[Tensor], normalize_patches: bool = False) -> Tensor:
+    """One feature from several patches of a picture: [f_1, f_2, ...] (A.8), (n, sum of d_i).
+
+    The dissertation concatenates three patches and applies no PCA. `normalize_patches` gives each
+    patch the same say whatever the length of its features.
+
+    >>> concatenate_patches([torch.ones(1, 2), torch.zeros(1, 1)])
+    tensor([[1., 1., 0.]])
+    """
+    if not features:
+        raise ValueError("expected the features of at least one patch; got none")
+    counts = {len(f) for f in features}
+    if len(counts) > 1:
+        raise ValueError(
+            f"patches: expected one row per picture in each; got {sorted(counts)} rows"
+        )
+    checked = [check_features(f"patch {i}", f) for i, f in enumerate(features)]
+    return torch.cat([normalize(f) if normalize_patches else f for f in checked], dim=1)
+
+
+def crop_patch(images: Tensor, box: tuple[int, int, int, int], size: tuple[int, int]) -> Tensor:
+    """The part (top, left, height, width) of images (B, C, H, W), resized to `size` (h, w).
+
+    >>> crop_patch(torch.rand(2, 3, 112, 96), (0, 0, 60, 96), (112, 96)).shape
+    torch.Size([2, 3, 112, 96])
+    """
+    top, left, height, width = box
+    if images.ndim != 4:
+        raise ValueError(f"expected images (B, C, H, W); got {tuple(images.shape)}")
+    rows, columns = images.shape[-2:]
+    if min(box) < 0 or min(height, width) < 1 or top + height > rows or left + width > columns:
+        raise ValueError(
+            f"box {box} (top, left, height, width) leaves the picture {rows}x{columns}"
+        )
+    part = images[..., top : top + height, left : left + width]
+    shrinks = size[0] < height or size[1] < width
+    return F.interpolate(
+        part.float(), size, mode="bilinear", align_corners=False, antialias=shrinks
+    )

@@ -1,0 +1,1 @@
+"""Adversarial attacks and accuracy under them."""

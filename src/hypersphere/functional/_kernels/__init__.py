@@ -1,0 +1,1 @@
+"""How the formulas are computed fast; private, each family in a folder of its own."""

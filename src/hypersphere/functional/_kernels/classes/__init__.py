@@ -1,0 +1,1 @@
+"""Log-sum-exp and cross entropy over classes, in chunks."""

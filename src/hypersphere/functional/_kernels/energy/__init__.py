@@ -1,0 +1,1 @@
+"""Pairwise potentials and the minimization of energies."""

@@ -1,0 +1,1 @@
+"""Orthogonal maps and their gradients."""

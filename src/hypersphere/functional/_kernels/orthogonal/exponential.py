@@ -1,0 +1,108 @@
+"""exp(W) V for a skew W, and its gradient, from two Chebyshev series."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from .rotations import skew, stretched
+from .spectra import bessel, gauss_legendre, spectrum
+
+# The series has about |W|_2 terms: beyond this, squaring is cheaper.
+_MAX_TURN = 64.0
+
+
+class Exponential(torch.autograd.Function):
+    r"""exp(W) V with W = skew(U), in n columns at a time.
+
+    With rho >= \|W\|_2, B = W / rho and Bessel functions J_k, for every s in [0, 1]
+
+        exp(s W) V = J_0(s rho) Y_0 + 2 sum_k J_k(s rho) Y_k,
+        Y_0 = V,  Y_1 = B V,  Y_{k+1} = 2 B Y_k + Y_{k-1},
+
+    about rho + 8 products with n columns; no squaring, so rounding does not grow with \|W\|. The
+    gradient is the integral
+
+        dL/dW = int_0^1 (exp((1 - s) W^T) G) (exp(s W) V)^T ds,
+
+    taken at the few nodes of a Gauss-Legendre rule: all of them are sums of the same Y_k and of
+    those of G. Many full turns are left to scaling and squaring, in float64.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, U: Tensor, V: Tensor) -> Tensor:
+        W = skew(U)
+        _, rho = spectrum(W, skew=True)
+        ctx.squared = not rho <= _MAX_TURN  # nor if rho is not a number
+        rho = max(rho, 1e-2)
+        while not ctx.squared:
+            coefficients = bessel([rho], torch.finfo(V.dtype).eps)
+            terms = _chebyshev(W, -1.0 / rho, V.mT, coefficients.shape[1])
+            result = _sums(coefficients, terms)[0].mT
+            if not stretched(result, V):
+                break
+            rho *= 2.0  # Note [Spectra]: the estimate was too small
+            ctx.squared = rho > _MAX_TURN
+        if ctx.squared:
+            ctx.save_for_backward(W, V)
+            return (torch.matrix_exp(W.double()) @ V.double()).to(V.dtype)
+        ctx.rho = rho
+        ctx.save_for_backward(W, terms)
+        return result
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        (G,) = grads
+        if ctx.squared:
+            W, V = ctx.saved_tensors
+            grad_W, grad_V = _squared_gradients(W, V, G)
+            return (grad_W - grad_W.mT).triu_(1), grad_V
+        (W, terms), rho = ctx.saved_tensors, ctx.rho
+        adjoints = _chebyshev(W, 1.0 / rho, G.mT, len(terms))
+        eps = torch.finfo(G.dtype).eps
+        nodes, weights = gauss_legendre(2.0 * rho, eps)
+        coefficients = bessel([*(rho * nodes).tolist(), rho], eps, len(terms))
+        left = _sums(coefficients, adjoints)
+        grad_U = None
+        if ctx.needs_input_grad[0]:
+            # The nodes lie evenly about 1/2: the sum for 1 - s is the one at the other end.
+            right = _sums(coefficients[:-1].flip(0) * weights.unsqueeze(-1), terms)
+            grad_W = _side_by_side(left[:-1]).mT @ _side_by_side(right)
+            grad_U = (grad_W - grad_W.mT).triu_(1)
+        return grad_U, left[-1].mT
+
+
+def _chebyshev(W: Tensor, scale: float, rows: Tensor, count: int) -> Tensor:
+    """The rows of Y_0, Y_1, ...: (count, ..., n, d). Those of W V are -(the rows of V) W."""
+    terms = rows.new_empty(count, *rows.shape)
+    product = torch.addmm if W.dim() == 2 else torch.baddbmm
+    terms[0] = rows
+    product(terms[0], terms[0], W, beta=0.0, alpha=scale, out=terms[1])
+    for k in range(2, count):
+        product(terms[k - 2], terms[k - 1], W, alpha=2.0 * scale, out=terms[k])
+    return terms
+
+
+def _sums(coefficients: Tensor, terms: Tensor) -> Tensor:
+    """sum_k c_{qk} Y_k for every row q of the coefficients."""
+    flat = coefficients.to(terms) @ terms.flatten(1)
+    return flat.view(len(coefficients), *terms.shape[1:])
+
+
+def _side_by_side(sums: Tensor) -> Tensor:
+    """(count, ..., n, d) -> (..., count n, d)"""
+    return sums.movedim(0, -3).flatten(-3, -2)
+
+
+def _squared_gradients(W: Tensor, V: Tensor, G: Tensor) -> tuple[Tensor, Tensor]:
+    """From exp [[A, E], [0, A]] with A = W^T, E = G V^T: its corner is the gradient."""
+    d = W.shape[-1]
+    A, E = W.mT.double(), G.double() @ V.double().mT
+    top, bottom = torch.cat([A, E], dim=-1), torch.cat([torch.zeros_like(A), A], dim=-1)
+    both = torch.matrix_exp(torch.cat([top, bottom], dim=-2))
+    transposed, corner = both[..., :d, :d], both[..., :d, d:]
+    return corner.to(W.dtype), (transposed @ G.double()).to(V.dtype)

@@ -1,0 +1,112 @@
+"""U M^{-1/2} V with M = U^T U: the map of Loewdin."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from .rotations import stretched
+from .spectra import inverse_root_poles, spectrum
+
+# U^T U squares the condition of U: beyond this one of its own, float32 is left for float64.
+_MAX_CONDITION = 30.0
+
+
+class Loewdin(torch.autograd.Function):
+    """U M^{-1/2} V through a few poles.
+
+    Near an orthogonal matrix (up to scale), where training stays, M^{-1/2} acts through r poles,
+
+        lambda^{-1/2} ~ sum_j w_j / (lambda + s_j),
+
+    placed by elliptic functions (Hale, Higham, Trefethen 2008) so that r = 2 or 3 reach float32:
+    r Cholesky factors, shared by both passes. Elsewhere the SVD of U in float64 does it (F.10):
+    M would square the condition of U. Both gradients hold sums of eigenvalues or singular values,
+    never differences: equal ones are harmless.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, U: Tensor, V: Tensor) -> Tensor:
+        M = U.mT @ U
+        low, high = spectrum(M)
+        ctx.lost = math.isnan(low)
+        if ctx.lost:  # an SVD would stop a run that went bad before anyone can say where
+            return torch.full_like(V, math.nan)
+        ctx.near = 1e-30 < high <= _MAX_CONDITION * low
+        if not ctx.near:
+            return _by_svd(ctx, U, V)
+        # 2e-6 in float32, the rounding error of the products around it
+        shifts, weights = inverse_root_poles(low, high, 16 * torch.finfo(U.dtype).eps)
+        factors, diagonal, before = [], M.diagonal(dim1=-2, dim2=-1), 0.0
+        for shift in shifts:
+            diagonal.add_(shift - before)
+            factors.append(torch.linalg.cholesky_ex(M)[0])
+            before = shift
+        solutions = _solve_all(factors, V.mT)
+        root = _combine(solutions, weights)  # the rows of M^{-1/2} V
+        result = (root @ U.mT).mT
+        if stretched(result, V):  # Note [Spectra]: an eigenvalue lies outside
+            ctx.near = False
+            return _by_svd(ctx, U, V)
+        ctx.weights = weights
+        ctx.save_for_backward(U, root, *solutions, *factors)
+        return result
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        (G,) = grads
+        if ctx.lost:
+            nan = torch.full_like(G, math.nan)
+            return nan @ nan.mT, nan
+        if not ctx.near:
+            P, Q, sigma, V = ctx.saved_tensors
+            A, B = P.mT @ G, Q.mT @ V
+            K = A @ B.mT
+            F = (K - K.mT) / (sigma.unsqueeze(-1) + sigma.unsqueeze(-2))
+            return (P @ F) @ Q.mT, Q @ A
+        U, root, *saved = ctx.saved_tensors
+        weights, g = ctx.weights, G.mT
+        solutions, factors = saved[: len(weights)], saved[len(weights) :]
+        right = _solve_all(factors, g @ U)
+        grad_V = _combine(right, weights).mT if ctx.needs_input_grad[1] else None
+        if not ctx.needs_input_grad[0]:
+            return None, grad_V
+        # dL/dM = - sum_j w_j B_j Y_j^T with the solutions B_j, Y_j of both passes, and
+        # dL/dU = G (M^{-1/2} V)^T + U (dL/dM + dL/dM^T); in low rank as long as that is narrow.
+        right = [b.mul_(-w) for b, w in zip(right, weights, strict=True)]
+        if 2 * len(weights) * g.shape[-2] < U.shape[-1]:
+            both = torch.cat([*right, *solutions], dim=-2) @ U.mT
+            left = torch.cat([both, g], dim=-2)
+            return left.mT @ torch.cat([*solutions, *right, root], dim=-2), grad_V
+        grad_M = torch.cat(right, dim=-2).mT @ torch.cat(solutions, dim=-2)
+        return (G @ root).add_(U @ (grad_M + grad_M.mT)), grad_V
+
+
+def _solve_all(factors: list[Tensor], rows: Tensor) -> list[Tensor]:
+    """For every Cholesky factor the rows of its solution."""
+    solutions = []
+    for L in factors:  # torch.cholesky_solve would copy L each time
+        half = torch.linalg.solve_triangular(L, rows.mT, upper=False)
+        solutions.append(torch.linalg.solve_triangular(L.mT, half, upper=True).mT)
+    return solutions
+
+
+def _combine(parts: list[Tensor], weights: list[float]) -> Tensor:
+    total = weights[0] * parts[0]
+    for part, w in zip(parts[1:], weights[1:], strict=True):
+        total.add_(part, alpha=w)
+    return total
+
+
+def _by_svd(ctx: Any, U: Tensor, V: Tensor) -> Tensor:
+    P, sigma, Qt = torch.linalg.svd(U.double())  # R = P Q^T (F.10)
+    # Where U is singular R has no gradient; a floor keeps it finite.
+    sigma = sigma.maximum(torch.finfo(U.dtype).eps * sigma[..., :1]).clamp_min(1e-30)
+    P, Q, sigma = P.to(U.dtype), Qt.mT.to(U.dtype), sigma.to(U.dtype)
+    ctx.save_for_backward(P, Q, sigma, V)
+    return P @ (Q.mT @ V)

@@ -1,0 +1,212 @@
+"""Checkpoints that are either whole or not there.
+
+    checkpoints/step-00001200/model.safetensors    weights and buffers
+                              state.safetensors    optimizer, generators, sampler, ...: tensors
+                              state.json           the rest of it, and the checksum of each file
+
+A checkpoint is written to a hidden folder, flushed to disk, and renamed: a process killed at any
+moment leaves the earlier ones untouched. Loading verifies the checksums and goes back one
+checkpoint if they fail.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from hypersphere._optional import require
+from hypersphere.training.run.packing import pack, unpack
+
+__all__ = [
+    "RunError",
+    "list_checkpoints",
+    "load_checkpoint",
+    "newest_checkpoint",
+    "save_checkpoint",
+]
+__all__ += [
+    "explain_os_error",
+    "load_weights",
+    "prune_checkpoints",
+    "save_weights",
+    "write_atomically",
+]
+
+FORMAT = 1
+_UMASK = os.umask(0)  # only setting it tells what it is
+os.umask(_UMASK)
+MODEL, TENSORS, STATE = "model.safetensors", "state.safetensors", "state.json"
+
+
+class RunError(RuntimeError):
+    """A run cannot go on, for a reason the user can act on; the message says which."""
+
+
+def explain_os_error(error: Exception, path: Path) -> RunError:
+    """Disk full, read-only or forbidden folder: one sentence, and what is still safe.
+
+    >>> print(explain_os_error(OSError(errno.ENOSPC, "full"), Path("runs/a")))
+    no space left on the device while writing runs/a: free some space and continue with --resume
+    """
+    code = error.errno if isinstance(error, OSError) else None
+    text = str(error).lower()
+    if code in (errno.ENOSPC, errno.EDQUOT) or "no space left" in text or "quota" in text:
+        what = "no space left on the device"
+    elif code == errno.EFBIG or "file too large" in text:
+        what = "the file-size limit was reached"
+    elif code in (errno.EACCES, errno.EPERM, errno.EROFS) or "denied" in text:
+        return RunError(f"cannot write to {path}: permission denied or read-only file system")
+    else:
+        return RunError(f"cannot write to {path}: {error}")
+    return RunError(f"{what} while writing {path}: free some space and continue with --resume")
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replace a small text file so that a reader sees the old or the new one, never half of it."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with open(temporary, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise explain_os_error(error, path) from error
+
+
+def save_weights(path: Path, tensors: dict[str, Tensor]) -> None:
+    """Weights to one safetensors file, whole or not at all; shared tensors each for itself."""
+    safetensors = require("safetensors.torch", extra="train")
+    seen: set[tuple[int, int]] = set()
+    plain: dict[str, Tensor] = {}
+    for name, value in tensors.items():
+        value = value.detach().cpu().contiguous()
+        where = (value.untyped_storage().data_ptr(), value.numel())
+        shared = where in seen or value.untyped_storage().nbytes() != value.nbytes
+        seen.add(where)
+        plain[name] = value.clone() if shared else value
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        safetensors.save_file(plain, str(temporary))
+        os.chmod(temporary, 0o666 & ~_UMASK)  # safetensors writes for the owner only
+        os.replace(temporary, path)
+    except (OSError, safetensors_error()) as error:
+        temporary.unlink(missing_ok=True)
+        raise explain_os_error(error, path) from error
+
+
+def safetensors_error() -> type[Exception]:
+    """The error of the safetensors library."""
+    return require("safetensors", extra="train").SafetensorError
+
+
+def load_weights(path: Path | str) -> dict[str, Tensor]:
+    """Read a safetensors file onto the CPU."""
+    safetensors = require("safetensors.torch", extra="train")
+    return dict(safetensors.load_file(str(path)))
+
+
+def save_checkpoint(
+    folder: Path, step: int, model: dict[str, Tensor], state: Any, keep: int = 2
+) -> Path:
+    """Write checkpoint `step` under `folder`, then drop all but the newest `keep`.
+
+    An error of the file system becomes a `RunError`, and every earlier checkpoint stays.
+    """
+    tree, tensors = pack(state)
+    final = folder / f"step-{step:08d}"
+    temporary = folder / f".{final.name}.{os.getpid()}"
+    try:
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        save_weights(temporary / MODEL, model)
+        save_weights(temporary / TENSORS, tensors)
+        sums = {name: _checksum(temporary / name) for name in (MODEL, TENSORS)}
+        body = json.dumps({"format": FORMAT, "step": step, "checksums": sums, "state": tree})
+        (temporary / STATE).write_text(f"{zlib.crc32(body.encode()):08x}\n{body}\n", "utf-8")
+        for name in (MODEL, TENSORS, STATE):
+            _flush(temporary / name)
+        shutil.rmtree(final, ignore_errors=True)
+        os.rename(temporary, final)
+        _flush(folder)
+    except BaseException as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise explain_os_error(error, final) from error
+        raise
+    prune_checkpoints(folder, keep)
+    return final
+
+
+def list_checkpoints(folder: Path) -> list[Path]:
+    """Finished checkpoints, oldest first."""
+    return sorted(p for p in folder.glob("step-*") if p.name[5:].isdigit())
+
+
+def prune_checkpoints(folder: Path, keep: int) -> None:
+    """Drop all but the newest `keep` checkpoints, and what killed processes left half-written."""
+    for path in list_checkpoints(folder)[: -keep or None]:
+        shutil.rmtree(path, ignore_errors=True)
+    for path in folder.glob(".step-*"):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def load_checkpoint(path: Path) -> tuple[int, dict[str, Tensor], Any]:
+    """(step, weights, state) of one checkpoint; `RunError` if a single bit of it is wrong."""
+    try:
+        head, _, body = (path / STATE).read_text("utf-8").partition("\n")
+        body = body.removesuffix("\n")
+        if head != f"{zlib.crc32(body.encode()):08x}":
+            raise RunError(f"{path / STATE} is damaged (its checksum differs)")
+        content = json.loads(body)
+        if content["format"] != FORMAT:
+            raise RunError(f"{path} has format {content['format']}; this version reads {FORMAT}")
+        for name, expected in content["checksums"].items():
+            if _checksum(path / name) != expected:
+                raise RunError(f"{path / name} is damaged (its checksum differs)")
+        tensors = load_weights(path / TENSORS)
+        return content["step"], load_weights(path / MODEL), unpack(content["state"], tensors)
+    except RunError:
+        raise
+    except Exception as error:  # a damaged file can fail in any way
+        raise RunError(f"{path} cannot be read: {error}") from error
+
+
+def newest_checkpoint(
+    folder: Path, say: Callable[[str], object] = print
+) -> tuple[int, dict[str, Tensor], Any] | None:
+    """The newest whole checkpoint, or None; damaged ones are named through `say`."""
+    paths = list_checkpoints(folder)
+    for path in reversed(paths):
+        try:
+            return load_checkpoint(path)
+        except RunError as error:
+            say(f"{error}; going back to the checkpoint before it")
+    if paths:
+        raise RunError(f"every checkpoint in {folder} is damaged: start again without --resume")
+    return None
+
+
+def _checksum(path: Path) -> str:
+    value = 0
+    with open(path, "rb") as file:
+        while block := file.read(1 << 22):
+            value = zlib.crc32(block, value)
+    return f"{value:08x}"
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,187 @@
+"""The run folder: everything needed to repeat, continue, compare and report a run.
+
+config.yaml     the resolved config            run.json      seeds, versions, commit, hardware,
+command metrics.jsonl   one JSON object per line       summary.json  {"last": {...}, "best": {...}}
+checkpoints/    see `checkpoints.py`           features.npz  a few test features for the report
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hypersphere.training.run.checkpoint import RunError, explain_os_error, write_atomically
+
+__all__ = ["RunFolder", "describe_run", "new_folder"]
+
+PACKAGES = ("torch", "numpy", "lightning-fabric", "jsonargparse", "safetensors", "scikit-learn")
+
+
+class RunFolder:
+    """Writes the record of one run; `write=False` (ranks other than 0) makes every call a no-op."""
+
+    def __init__(self, path: str | Path, write: bool = True) -> None:
+        self.path = Path(path)
+        self.write = write
+        self._metrics: Any = None
+        if write:
+            try:
+                self.checkpoints.mkdir(parents=True, exist_ok=True)
+                probe = self.path / f".probe.{os.getpid()}"
+                probe.write_text("")
+                probe.unlink()
+            except OSError as error:
+                raise explain_os_error(error, self.path) from error
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    def text(self, name: str, content: str) -> None:
+        """Write a text file of the folder, whole or not at all."""
+        if self.write:
+            write_atomically(self.path / name, content)
+
+    def json(self, name: str, content: Any) -> None:
+        """Write a JSON file of the folder, whole or not at all."""
+        self.text(name, json.dumps(content, indent=2, default=str) + "\n")
+
+    def log(self, **values: Any) -> None:
+        """Append one line to metrics.jsonl; it is on its way to disk when this returns."""
+        if not self.write:
+            return
+        try:
+            if self._metrics is None:
+                self._metrics = open(self.metrics, "a", encoding="utf-8")  # noqa: SIM115
+            self._metrics.write(json.dumps(values) + "\n")
+            self._metrics.flush()
+        except OSError as error:
+            raise explain_os_error(error, self.metrics) from error
+
+    def position(self) -> int:
+        """Bytes of metrics.jsonl so far; saved with a checkpoint, and the place to cut on
+        resume.
+        """
+        return self.metrics.stat().st_size if self.write and self.metrics.exists() else 0
+
+    def rewind(self, position: int) -> None:
+        """Forget the lines written after the checkpoint that is being resumed."""
+        if self.write and self.metrics.exists():
+            self.close()
+            os.truncate(self.metrics, min(position, self.metrics.stat().st_size))
+
+    def read(self) -> list[dict[str, Any]]:
+        """All lines of metrics.jsonl."""
+        if not self.metrics.exists():
+            return []
+        return [json.loads(line) for line in self.metrics.read_text("utf-8").splitlines() if line]
+
+    def discard(self) -> None:
+        """Take the folder away again if nothing has been written to it."""
+        if self.write and not any(p.is_file() for p in self.path.rglob("*")):
+            shutil.rmtree(self.path, ignore_errors=True)
+
+    def close(self) -> None:
+        if self._metrics is not None:
+            try:
+                self._metrics.close()
+            finally:
+                self._metrics = None
+
+
+def new_folder(base: Path) -> Path:
+    """`base` if there is no run in it, else base-2, base-3, ...: a run never overwrites another.
+
+    >>> new_folder(Path("surely/not/there"))
+    PosixPath('surely/not/there')
+    """
+    number, path = 1, base
+    while (path / "run.json").exists():
+        number += 1
+        path = base.with_name(f"{base.name}-{number}")
+    return path
+
+
+def newest_folder(base: Path) -> Path:
+    """The latest of base, base-2, base-3, ... that holds a run."""
+    number, path, found = 1, base, None
+    while (path / "run.json").exists():
+        number, found = number + 1, path
+        path = base.with_name(f"{base.name}-{number}")
+    if found is None:
+        raise RunError(f"nothing to resume: there is no run in {base}")
+    return found
+
+
+def describe_run(seed: int, **extra: Any) -> dict[str, Any]:
+    """Seeds, versions, commit, hardware and command, for run.json."""
+    from hypersphere import __version__
+
+    versions: dict[str, str] = {"hypersphere": __version__, "python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return {
+        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "seed": seed,
+        "versions": versions,
+        "commit": _commit(),
+        "hardware": {
+            "machine": platform.machine(),
+            "system": platform.system(),
+            "processor": _processor(),
+            "cores": os.cpu_count(),
+            "threads": torch.get_num_threads(),
+            "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
+        },
+        **extra,
+    }
+
+
+def _commit() -> str | None:
+    """Commit of the code that runs, with '+changes' if the tree differs; None outside a
+    checkout.
+    """
+    try:
+        here = Path(__file__).resolve().parent
+        git = ["git", "-C", str(here)]
+        run = subprocess.run(
+            [*git, "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=True
+        )
+        dirty = subprocess.run(
+            [*git, "status", "--porcelain", "--untracked-files=no", "."],
+            capture_output=True,
+            text=True,
+            timeout=5,
+            check=True,
+        )
+        return run.stdout.strip() + ("+changes" if dirty.stdout.strip() else "")
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor()

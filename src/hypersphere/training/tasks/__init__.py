@@ -1,0 +1,1 @@
+"""What a run can train: each file says its modules, losses, test and sections."""

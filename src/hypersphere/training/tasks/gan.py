@@ -1,0 +1,187 @@
+"""GAN training with a regularized discriminator (D.7).
+
+Two players take turns: the discriminator minimizes -log D(x) - log(1 - D(G(z))) (Eq. D.12), the
+generator -log D(G(z)) (the alternate cost). Hooks and regularizers act on the discriminator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import softplus
+
+from hypersphere.training.build import (
+    construct_model,
+    make_hooks,
+    make_loaders,
+    make_player_optimizer,
+    make_rate,
+)
+from hypersphere.training.config import Config
+from hypersphere.training.distributed import synchronize
+from hypersphere.training.loop import Player
+from hypersphere.training.run.folder import RunFolder
+from hypersphere.training.tasks.gan_penalties import gradient_penalty
+
+__all__ = ["DiscriminatorLoss", "Gan", "GeneratorLoss", "prepare_gan"]
+
+
+class DiscriminatorLoss(nn.Module):
+    """x (B, ...) -> (-log D(x) - log(1 - D(G(z))), scores); D(x) = sigmoid of the score.
+
+    With `wasserstein` the scores themselves, -f(x) + f(G(z)). `penalty` times the gradient penalty
+    is added to either.
+    """
+
+    def __init__(
+        self,
+        discriminator: nn.Module,
+        generator: nn.Module,
+        wasserstein: bool = False,
+        penalty: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.discriminator = discriminator
+        self._generator = [generator]  # in a list: not a part of this module, so not its to update
+        self.wasserstein, self.penalty = wasserstein, penalty
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        generator = self._generator[0]
+        with torch.no_grad():
+            fake = generator(torch.randn(len(x), *generator.input_shape, device=x.device))  # type: ignore[misc]
+        # One pass over both: what depends on the batch sees real and generated pictures alike.
+        scores = self.discriminator(torch.cat([x, fake])).flatten()
+        real, generated = scores[: len(x)], scores[len(x) :]
+        if self.wasserstein:
+            loss = generated.mean() - real.mean()
+        else:
+            loss = softplus(-real).mean() + softplus(generated).mean()
+        if self.penalty:
+            loss = loss + self.penalty * gradient_penalty(self.discriminator, x, fake)
+        return loss, scores
+
+
+class GeneratorLoss(nn.Module):
+    """x, for its batch size only -> (-log D(G(z)), scores); with `wasserstein` -f(G(z))."""
+
+    def __init__(
+        self, generator: nn.Module, discriminator: nn.Module, wasserstein: bool = False
+    ) -> None:
+        super().__init__()
+        self.generator = generator
+        self._discriminator = [discriminator]
+        self.wasserstein = wasserstein
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        z = torch.randn(len(x), *self.generator.input_shape, device=x.device)  # type: ignore[misc]
+        scores = self._discriminator[0](self.generator(z)).flatten()
+        return -scores.mean() if self.wasserstein else softplus(-scores).mean(), scores
+
+
+class Gan:
+    """The task of the loop. `scorer` is a trained classifier, or None."""
+
+    def __init__(self, config: Config, players: list[Player], nets: nn.ModuleDict, loaders: Any):
+        self.model, self.players, self.loaders = nets, players, loaders
+        self.hooked = nets["discriminator"]
+        self.count = config.gan.samples
+        self.scorer: Any = None
+        self.best = ("order", 1)  # without a scorer, the last is the best
+        if config.gan.scorer is not None:
+            from hypersphere.training.job import load_net
+
+            self.scorer = load_net(config.gan.scorer)
+            self.best = ("inception", 1)
+        self.seed, self.device = config.seed, next(nets.parameters()).device
+        self._step = 0
+
+    def batches(self) -> Iterator[tuple[Tensor, ...]]:
+        while True:
+            for x, _ in self.loaders.train:
+                yield (x.to(self.device),)
+
+    def measure(self, batch: tuple[Tensor, ...], outputs: Any) -> dict[str, Tensor]:
+        half = len(outputs) // 2
+        right = torch.cat([outputs[:half] > 0, outputs[half:] <= 0])
+        return {"accuracy": right.double().mean()}
+
+    @torch.no_grad()
+    def generate(self, count: int) -> Tensor:
+        """Pictures of a fixed set of z, (count, C, H, W) in -1..1."""
+        generator: Any = self.model["generator"]  # type: ignore[index]
+        random = torch.Generator().manual_seed(self.seed)
+        z = torch.randn(count, *generator.input_shape, generator=random)
+        return torch.cat([generator(part.to(self.device)) for part in z.split(100)])
+
+    @torch.no_grad()
+    def test(self) -> dict[str, float]:
+        """Mean D of real and generated pictures; with a scorer, how good those are."""
+        self._step += 1
+        fake = self.generate(self.count)
+        real = torch.cat([x for x, _ in self.loaders.test])[: self.count].to(self.device)
+        score = self.model["discriminator"]  # type: ignore[index]
+        found = {
+            "order": float(self._step),
+            "real": float(torch.cat([score(p) for p in real.split(100)]).sigmoid().mean()),
+            "generated": float(torch.cat([score(p) for p in fake.split(100)]).sigmoid().mean()),
+        }
+        if self.scorer is not None:
+            from hypersphere.evaluation import frechet_distance, inception_score
+
+            features = [
+                torch.cat([self.scorer.features(p) for p in v.split(100)]) for v in (fake, real)
+            ]
+            found["inception"] = inception_score(self.scorer.head(features[0]).cpu()).score
+            found["frechet"] = frechet_distance(features[0].cpu(), features[1].cpu()).distance
+        return found
+
+    def conclude(self, run: Any, record: RunFolder, say: Any) -> dict[str, Any]:
+        """Keep 64 generated pictures as samples.npy, (64, C, H, W) uint8."""
+        import numpy as np
+
+        pictures = ((self.generate(64).clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8)
+        np.save(record.path / "samples.npy", pictures.cpu().numpy())
+        return {"samples": "samples.npy"}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"loader": self.loaders.train.state_dict(), "step": self._step}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.loaders.train.load_state_dict(state["loader"])
+        self._step = state["step"]
+
+
+def prepare_gan(config: Config, fabric: Any) -> Any:
+    """Data, both networks, both optimizers for `task: gan`."""
+    from hypersphere.training.job import Job, make_settings
+
+    loaders = make_loaders(config.data, config.seed, fabric.global_rank, fabric.world_size)
+    channels = loaders.shape[0]
+    options = dict(config.model)
+    options["in_channels"] = options.get("in_channels") or channels
+    options["image_size"] = options.get("image_size") or list(loaders.shape[1:])
+    discriminator = construct_model(options.pop("name"), options)
+    options = {"in_channels": channels, **config.gan.generator}
+    generator = construct_model(options.pop("name"), options)
+    nets = nn.ModuleDict({"discriminator": discriminator, "generator": generator})
+    if fabric.world_size > 1:
+        synchronize(nets)
+    settings = make_settings(config.train, len(loaders.train))
+    wasserstein = config.gan.loss == "wasserstein"
+    losses = (
+        DiscriminatorLoss(discriminator, generator, wasserstein, config.gan.gradient_penalty),
+        GeneratorLoss(generator, discriminator, wasserstein),
+    )
+    players = []
+    for own, loss, every in zip(
+        (discriminator, generator), losses, (1, config.gan.generator_every), strict=True
+    ):
+        module = fabric.setup_module(loss)
+        optimizer = make_player_optimizer(config, own)
+        rate = make_rate(optimizer, config.schedule, settings.steps)
+        players.append(Player(module, fabric.setup_optimizers(optimizer), rate, every))
+    job = Job(Gan(config, players, nets, loaders), make_hooks(config), settings)
+    return job

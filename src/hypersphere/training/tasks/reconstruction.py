@@ -1,0 +1,123 @@
+"""Autoencoder training, and what its angles and its magnitudes carry (Fig. 1.1).
+
+The network learns to give back its input. After that, with all weights as they are, the last layer
+of its encoder gives out angles alone, or norms alone, and the decoder makes pictures of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hypersphere.training.build import (
+    change_net,
+    construct_model,
+    make_hooks,
+    make_loaders,
+    make_player_optimizer,
+    make_rate,
+)
+from hypersphere.training.config import Config
+from hypersphere.training.distributed import synchronize
+from hypersphere.training.loop import Player
+from hypersphere.training.run.folder import RunFolder
+
+__all__ = ["Reconstruction", "ReconstructionLoss", "prepare_reconstruction"]
+
+EMISSIONS = ("product", "angle", "norm")
+
+
+class ReconstructionLoss(nn.Module):
+    """x (B, C, H, W) -> (mean squared error of the pixels, pictures)."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        pictures = self.net(x)
+        return nn.functional.mse_loss(pictures, x), pictures
+
+
+class Reconstruction:
+    """The task of the loop. Tests measure the error of all three emissions."""
+
+    best = ("loss", -1)
+
+    def __init__(self, net: nn.Module, player: Player, loaders: Any, fabric: Any) -> None:
+        self.model, self.players = net, [player]
+        self.loaders, self.fabric = loaders, fabric
+
+    def batches(self) -> Iterator[tuple[Tensor, ...]]:
+        while True:
+            for x, _ in self.loaders.train:
+                yield (x.to(self.fabric.device),)
+
+    def measure(self, batch: tuple[Tensor, ...], outputs: Any) -> dict[str, Tensor]:
+        return {}
+
+    @torch.no_grad()
+    def test(self) -> dict[str, float]:
+        """Mean squared error of pictures made of products ("loss"), of angles and of norms."""
+        totals = torch.zeros(4, dtype=torch.float64)
+        for x, _ in self.loaders.test:
+            x = x.to(self.fabric.device)
+            for i, emit in enumerate(EMISSIONS):
+                totals[i] += (self.model(x, emit=emit) - x).square().sum().item()
+            totals[3] += x.numel()
+        if self.fabric.world_size > 1:
+            totals = self.fabric.all_reduce(totals, reduce_op="sum").cpu()
+        product, angle, norm = (totals[:3] / totals[3]).tolist()
+        return {"loss": product, "angle_loss": angle, "norm_loss": norm}
+
+    @torch.no_grad()
+    def conclude(self, run: Any, record: RunFolder, say: Any) -> dict[str, Any]:
+        """Keep 16 test pictures and what comes of them: (4, 16, C, H, W) uint8, from the input,
+        products, angles and norms, as reconstructions.npy.
+        """
+        import numpy as np
+
+        self.model.eval()
+        x = next(iter(self.loaders.test))[0][:16].to(self.fabric.device)
+        rows = torch.stack([x, *(self.model(x, emit=emit) for emit in EMISSIONS)])
+        pictures = (rows.clamp(0, 1) * 255).round().to(torch.uint8)
+        np.save(record.path / "reconstructions.npy", pictures.cpu().numpy())
+        return {"reconstructions": "reconstructions.npy"}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"loader": self.loaders.train.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.loaders.train.load_state_dict(state["loader"])
+
+
+def prepare_reconstruction(config: Config, fabric: Any) -> Any:
+    """Data, autoencoder, optimizer for `task: reconstruction`."""
+    from hypersphere.training.job import Job, make_settings
+
+    if config.data.normalize != "unit":
+        raise ValueError(
+            "task reconstruction makes pixels of 0..1: use data.normalize: unit; "
+            f"got {config.data.normalize!r}"
+        )
+    loaders = make_loaders(config.data, config.seed, fabric.global_rank, fabric.world_size)
+    options = dict(config.model)
+    options["in_channels"] = options.get("in_channels") or loaders.shape[0]
+    options["image_size"] = options.get("image_size") or list(loaders.shape[1:])
+    net = change_net(config, construct_model(options.pop("name"), options))
+    if not hasattr(net, "encode"):
+        raise ValueError(
+            f"task reconstruction trains an autoencoder; {config.model['name']!r} is none: "
+            "use model.name: autoencoder"
+        )
+    if fabric.world_size > 1:
+        synchronize(net)
+    settings = make_settings(config.train, len(loaders.train))
+    module = fabric.setup_module(ReconstructionLoss(net))
+    optimizer = make_player_optimizer(config, net)
+    rate = make_rate(optimizer, config.schedule, settings.steps)
+    player = Player(module, fabric.setup_optimizers(optimizer), rate)
+    return Job(Reconstruction(net, player, loaders, fabric), make_hooks(config), settings)
