@@ -2,6 +2,7 @@
 
     python3 dev.py train [arguments of `hypersphere train`]   the main job
     python3 dev.py test  [--fast] [arguments of pytest]       the tests
+    python3 dev.py test  --portable [SETTING]                 the fast tests as on other processors
     python3 dev.py check                                      lint, format, types, doctests, wheel
     python3 dev.py run   COMMAND [arguments]                  anything inside the environment
 
@@ -22,6 +23,18 @@ VENV = ROOT / ".venv"
 BIN = VENV / ("Scripts" if os.name == "nt" else "bin")
 PYTHON = BIN / ("python.exe" if os.name == "nt" else "python")
 PINNED = [(3, 11), (3, 12), (3, 13), (3, 14)]  # the versions for which constraints.txt has wheels
+
+# What differs between processors, set by hand: instruction sets of torch, oneDNN and MKL, threads,
+# and the order of the tests. A test that holds under all of these holds on another machine.
+PORTABLE = {
+    "aten-default": {"ATEN_CPU_CAPABILITY": "default"},
+    "aten-avx2": {"ATEN_CPU_CAPABILITY": "avx2"},
+    "onednn-avx2": {"ONEDNN_MAX_CPU_ISA": "AVX2"},
+    "mkl-compatible": {"MKL_CBWR": "COMPATIBLE"},
+    "one-thread": {"OMP_NUM_THREADS": "1"},
+    "two-threads": {"OMP_NUM_THREADS": "2"},
+    "random-order": {"HYPERSPHERE_TEST_ORDER": "random"},
+}
 
 
 def check_version() -> None:
@@ -67,13 +80,36 @@ def run(*command: str, **environment: str) -> int:
     ).returncode
 
 
-def test(arguments: list[str]) -> int:
+def test(arguments: list[str], **environment: str) -> int:
     selection = ["-m", "not slow"] if "--fast" in arguments else []
     rest = [a for a in arguments if a != "--fast"]
     workers = [] if any(a.startswith("-n") for a in rest) else ["-n", str(os.cpu_count() or 1)]
     # One thread a worker: the workers already fill the cores.
-    threads = os.environ.get("OMP_NUM_THREADS", "1")
-    return run(str(PYTHON), "-m", "pytest", *selection, *workers, *rest, OMP_NUM_THREADS=threads)
+    threads = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
+    command = [str(PYTHON), "-m", "pytest", *selection, *workers, *rest]
+    return run(*command, **{**threads, **environment})
+
+
+def portable(arguments: list[str]) -> int:
+    """The fast tests under one setting of PORTABLE, one chosen by the commit, or all of them."""
+    chosen = list(PORTABLE)
+    if arguments and arguments[0] == "by-commit":
+        commit = subprocess.check_output(["git", "rev-parse", "HEAD"], cwd=ROOT, text=True)
+        chosen = [chosen[int(commit, 16) % len(chosen)]]
+        arguments = arguments[1:]
+    elif arguments and arguments[0] in PORTABLE:
+        chosen, arguments = [arguments[0]], arguments[1:]
+    elif arguments and not arguments[0].startswith("-"):
+        sys.exit(f"dev.py test --portable: expected by-commit or one of {', '.join(PORTABLE)}")
+    failed = []
+    for name in chosen:
+        print(f"--- {name}: {PORTABLE[name]}", flush=True)
+        if test(["--fast", "-q", *arguments], **PORTABLE[name]):
+            failed.append(name)
+    print(f"portable: {len(chosen) - len(failed)} of {len(chosen)} settings passed", flush=True)
+    if failed:
+        print(f"failed: {', '.join(failed)}", flush=True)
+    return 1 if failed else 0
 
 
 def main(arguments: list[str]) -> int:
@@ -85,7 +121,7 @@ def main(arguments: list[str]) -> int:
     if job == "train":
         return run(str(PYTHON), "-m", "hypersphere", "train", *rest)
     if job == "test":
-        return test(rest)
+        return portable(rest[1:]) if rest[:1] == ["--portable"] else test(rest)
     if job == "check":
         return run("bash", ".ci/check")
     if not rest:

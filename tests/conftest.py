@@ -1,5 +1,6 @@
 """Set-up that has to happen before torch runs its first operation."""
 
+import hashlib
 import os
 
 # Some CPUs announce bfloat16 instructions that their oneDNN kernels then cannot execute.
@@ -11,12 +12,19 @@ import pytest
 import torch
 
 # Two workers on two cores: a second thread each would only make them wait for one another.
-torch.set_num_threads(1)
+torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
 
 hypothesis.settings.register_profile(
     "hypersphere", deadline=None, max_examples=25, derandomize=True, print_blob=True
 )
 hypothesis.settings.load_profile("hypersphere")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """HYPERSPHERE_TEST_ORDER=random (or a number) shuffles the tests, alike in every worker."""
+    order = os.environ.get("HYPERSPHERE_TEST_ORDER")
+    if order:
+        items.sort(key=lambda item: hashlib.sha256(f"{order} {item.nodeid}".encode()).digest())
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,180 @@
+"""Letters of five alphabets in twelve faces, rendered on the spot: an open-set task, no download.
+
+The DejaVu faces that come with matplotlib all have Latin, Greek, Cyrillic, Armenian and Georgian.
+A network learns the letters of the first three alphabets and is tested on whether two pictures
+show the same letter of the other two, which it has never seen: what a face recognizer does with
+people.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from .._optional import require
+from ._random import generator
+from .dataset import ArrayDataset, Split
+from .errors import MissingData
+from .pairs import draw_pairs
+
+__all__ = ["ALPHABETS", "letters", "load_letters"]
+
+# First and last code point of each range; what is not a letter in between is left out.
+ALPHABETS: dict[str, tuple[tuple[int, int], ...]] = {
+    "latin": ((0x41, 0x5A), (0x61, 0x7A)),
+    "greek": ((0x391, 0x3C9),),
+    "cyrillic": ((0x410, 0x44F),),
+    "armenian": ((0x531, 0x556), (0x561, 0x587)),
+    "georgian": ((0x10D0, 0x10F0),),
+}
+SEEN = ("latin", "greek", "cyrillic")
+UNSEEN = ("armenian", "georgian")
+FACES = ("DejaVuSans", "DejaVuSansMono", "DejaVuSerif")
+STYLES = {"DejaVuSerif": ("", "-Bold", "-Italic", "-BoldItalic")}
+SLANTED = ("", "-Bold", "-Oblique", "-BoldOblique")
+
+
+def letters(alphabets: Sequence[str] = SEEN) -> list[str]:
+    """The letters of some alphabets, in the order of their code points.
+
+    Args:
+        alphabets: names from :data:`ALPHABETS`.
+
+    >>> len(letters()), len(letters(("armenian", "georgian")))
+    (172, 110)
+    """
+    for name in alphabets:
+        if name not in ALPHABETS:
+            raise ValueError(f"unknown alphabet {name!r}; known: {', '.join(ALPHABETS)}")
+    codes = [c for name in alphabets for low, high in ALPHABETS[name] for c in range(low, high + 1)]
+    return [chr(c) for c in codes if chr(c).isalpha()]
+
+
+def load_letters(
+    size: int = 28,
+    copies: int = 4,
+    test_copies: int = 1,
+    rotation: float = 10.0,
+    scaling: float = 0.15,
+    shift: float = 2.0,
+    share_lookalikes: bool = True,
+    folds: int = 10,
+    per_fold: int = 300,
+    seed: int = 0,
+) -> Split:
+    """Letters to learn (Latin, Greek, Cyrillic) and pairs of letters never seen (the others).
+
+    Args:
+        size: side of a picture in pixels.
+        copies: training pictures per letter and face, each rotated, scaled and shifted at random.
+        test_copies: the same for the test part and for the unseen letters.
+        rotation: largest rotation in degrees.
+        scaling: largest relative change of the size of a letter.
+        shift: largest shift in pixels.
+        share_lookalikes: letters of the same shape (the A of three alphabets) are one class; if
+            False, each is a class of its own, which no network can tell apart.
+        folds: number of parts that the verification pairs are divided into.
+        per_fold: pairs of one letter per fold, and as many of two letters.
+        seed: fixes the pictures and the pairs.
+
+    Returns:
+        A :class:`Split` of (1, size, size) uint8 pictures. ``pairs`` point into pictures of
+        Armenian and Georgian letters.
+    """
+    faces = _faces(size)
+    change = (rotation, scaling, shift)
+    seen = letters(SEEN)
+    groups = _groups(seen, faces) if share_lookalikes else [[letter] for letter in seen]
+    train = _render(groups, faces, size, copies, change, generator(seed, "letters", "train"))
+    test = _render(groups, faces, size, test_copies, change, generator(seed, "letters", "test"))
+    others = [[letter] for letter in letters(UNSEEN)]
+    unseen = _render(others, faces, size, test_copies, change, generator(seed, "letters", "unseen"))
+    return Split(train, test, pairs=draw_pairs(unseen, folds, per_fold, seed))
+
+
+def _faces(size: int) -> list[Any]:
+    """The twelve faces, at a size that leaves a margin around the tallest letters."""
+    image_font = require("PIL.ImageFont", extra="data")
+    spec = importlib.util.find_spec("matplotlib")  # its fonts, without importing it
+    if spec is None or not spec.submodule_search_locations:
+        raise MissingData(
+            "the letters are drawn with the fonts that come with matplotlib: "
+            "pip install 'torch-hypersphere[report]'"
+        )
+    folder = Path(spec.submodule_search_locations[0]) / "mpl-data" / "fonts" / "ttf"
+    files = [folder / f"{f}{style}.ttf" for f in FACES for style in STYLES.get(f, SLANTED)]
+    lacking = [file.name for file in files if not file.is_file()]
+    if lacking:
+        raise MissingData(f"matplotlib's folder of fonts lacks {', '.join(lacking)}: {folder}")
+    return [image_font.truetype(str(file), round(0.72 * size)) for file in files]
+
+
+def _groups(seen: Sequence[str], faces: Sequence[Any]) -> list[list[str]]:
+    """Letters that are drawn alike in at least half of the faces, together."""
+    shapes = {letter: [bytes(face.getmask(letter)) for face in faces] for letter in seen}
+    groups: list[list[str]] = []
+    for letter in seen:
+        for group in groups:
+            alike = sum(map(bytes.__eq__, shapes[group[0]], shapes[letter]))
+            if 2 * alike >= len(faces):
+                group.append(letter)
+                break
+        else:
+            groups.append([letter])
+    return groups
+
+
+def _render(
+    groups: Sequence[Sequence[str]],
+    faces: Sequence[Any],
+    size: int,
+    copies: int,
+    change: tuple[float, float, float],
+    random: torch.Generator,
+) -> ArrayDataset:
+    rotation, scaling, shift = change
+    pictures, labels = [], []
+    for label, group in enumerate(groups):
+        for face in faces:
+            glyph = _glyph(group[0], face, size)
+            for _ in range(copies):
+                turn, scale, dx, dy = (2 * torch.rand(4, generator=random) - 1).tolist()
+                pictures.append(
+                    _transform(
+                        glyph, size, rotation * turn, 1 + scaling * scale, shift * dx, shift * dy
+                    )
+                )
+                labels.append(label)
+    images = torch.from_numpy(np.stack(pictures)).unsqueeze(1)
+    return ArrayDataset(images, torch.tensor(labels), ["/".join(group) for group in groups])
+
+
+def _glyph(letter: str, face: Any, size: int) -> Any:
+    """One letter in the middle of a picture, white on black."""
+    image = require("PIL.Image", extra="data").new("L", (size, size), 0)
+    draw = require("PIL.ImageDraw", extra="data").Draw(image)
+    left, top, right, bottom = face.getbbox(letter)
+    draw.text(((size - left - right) / 2, (size - top - bottom) / 2), letter, fill=255, font=face)
+    return image
+
+
+def _transform(
+    image: Any, size: int, degrees: float, scale: float, dx: float, dy: float
+) -> np.ndarray:
+    """Rotate and scale about the center, then shift; bilinear."""
+    pil = require("PIL.Image", extra="data")
+    a = np.cos(np.radians(degrees)) / scale
+    b = np.sin(np.radians(degrees)) / scale
+    c = (size - 1) / 2
+    # Pillow asks for the inverse map: where each pixel of the result comes from.
+    x0 = c - a * (c + dx) - b * (c + dy)
+    y0 = c + b * (c + dx) - a * (c + dy)
+    turned = image.transform(
+        (size, size), pil.Transform.AFFINE, (a, b, x0, -b, a, y0), pil.Resampling.BILINEAR
+    )
+    return np.asarray(turned)
