@@ -132,7 +132,8 @@ def bilateral_low_rank(y1: Tensor, y2: Tensor, p1: Tensor) -> Tensor:
     with torch.autocast(y1.device.type, enabled=False):
         wide = torch.promote_types(y1.dtype, torch.float32)
         a, b, p = (x.to(y1.device, wide) for x in (y1, y2, p1))
-        return (b @ torch.linalg.solve(p @ b, a)).to(y1.dtype)
+        inner: Tensor = torch.linalg.solve(p @ b, a)
+        return (b @ inner).to(y1.dtype)
 
 
 def _check_sizes(in_dim: int, dim: int, count: int) -> None:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from ..autograd import Function
 from .rotations import skew, stretched
 from .spectra import bessel, gauss_legendre, spectrum
 
@@ -15,7 +16,7 @@ from .spectra import bessel, gauss_legendre, spectrum
 _MAX_TURN = 64.0
 
 
-class Exponential(torch.autograd.Function):
+class Exponential(Function):
     r"""exp(W) V with W = skew(U), in n columns at a time.
 
     With rho >= \|W\|_2, B = W / rho and Bessel functions J_k, for every s in [0, 1]

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from ..autograd import Function
 from .rotations import stretched
 from .spectra import inverse_root_poles, spectrum
 
@@ -16,7 +17,7 @@ from .spectra import inverse_root_poles, spectrum
 _MAX_CONDITION = 30.0
 
 
-class Loewdin(torch.autograd.Function):
+class Loewdin(Function):
     """U M^{-1/2} V through a few poles.
 
     Near an orthogonal matrix (up to scale), where training stays, M^{-1/2} acts through r poles,

@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from ..autograd import Function
+
 
 def skew(U: Tensor) -> Tensor:
     """W = triu(U, 1) - triu(U, 1)^T: the upper triangle holds all that a skew matrix can learn."""
@@ -40,7 +42,7 @@ def lower_gram(U: Tensor) -> Tensor:
     return M
 
 
-class Cayley(torch.autograd.Function):
+class Cayley(Function):
     """R V with R = (I + W)(I - W)^{-1} = 2 (I - W)^{-1} - I: one LU for both passes."""
 
     @staticmethod

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from ..autograd import Function
 from .rotations import lower_gram, stretched, upper_skew_outer
 from .spectra import spectrum
 
@@ -44,7 +45,7 @@ def triangular(U: Tensor, V: Tensor, reflections: bool) -> Tensor:
     return Reflectors.apply(U, V, reflections)
 
 
-class CholeskyFactor(torch.autograd.Function):
+class CholeskyFactor(Function):
     """T from U^T U = T^T T, and Q V = U T^{-1} V: products and triangular solves only.
 
     Two thirds of the time of reflectors, for a U that is well conditioned, as it is in training.
@@ -83,7 +84,7 @@ class CholeskyFactor(torch.autograd.Function):
         return grad_U, P, None
 
 
-class Reflectors(torch.autograd.Function):
+class Reflectors(Function):
     """Householder reflectors, applied blockwise (LAPACK's WY form): right for every U."""
 
     @staticmethod
