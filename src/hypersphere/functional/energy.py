@@ -101,7 +101,7 @@ def set_energies(
     if reduction not in ("sum", "mean"):
         raise ValueError(f"reduction must be 'sum' or 'mean', got {reduction!r}")
     wide = neurons.float() if neurons.dtype.itemsize < 4 else neurons
-    beta = _check_weights(weights, wide, distance)
+    beta = _check_weights(weights, wide, s, distance)
     floor = distance_floor(s, wide.dtype)
     potential = Potential(float(s), distance == "geodesic", half_space, floor)
     with full_precision(neurons.device.type):
@@ -135,7 +135,10 @@ def check_kernel(s: float, distance: str) -> None:
         raise ValueError(f"distance must be 'euclidean' or 'geodesic', got {distance!r}")
 
 
-def _check_weights(weights: Tensor | None, neurons: Tensor, distance: str) -> Tensor | None:
+def _check_weights(
+    weights: Tensor | None, neurons: Tensor, s: float, distance: str
+) -> Tensor | None:
+    """The factors beta in the type of the neurons, within the range that it can hold."""
     if weights is None:
         return None
     if distance != "euclidean":
@@ -149,4 +152,7 @@ def _check_weights(weights: Tensor | None, neurons: Tensor, distance: str) -> Te
             f"{tuple(weights.shape)}"
             + (f", smallest {float(weights.min()):g}" if weights.numel() else "")
         )
-    return weights.detach().to(neurons)
+    # The energy of a pair is about beta^-s, its slope in the cosine and what that takes beta^-(s+2).
+    largest = torch.finfo(neurons.dtype).max
+    low, high = math.pow(1e-8 * largest, -1 / (s + 2)), math.sqrt(largest) / 4
+    return weights.detach().double().clamp(low, high).to(neurons)

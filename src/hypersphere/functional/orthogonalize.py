@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ._kernels.orthogonal.cayley import Cayley
 from ._kernels.orthogonal.opaque import series
-from ._kernels.orthogonal.rotations import Cayley, skew
+from ._kernels.orthogonal.rotations import skew
 from ._kernels.orthogonal.spectra import spectrum
 from ._kernels.orthogonal.triangular import triangular
 
@@ -36,7 +37,9 @@ def orthogonalize(U: Tensor, method: str = "gram_schmidt") -> Tensor:
     - ``exponential`` (7.3.4): R = exp(W) with the same W; det R = 1.
 
     Gradients are finite also where a column is e_1, where singular values are equal and, for the
-    Cayley transform, next to -I. Computed in float32 or wider, with autocast off.
+    Cayley transform, next to -I. Computed in float32 or wider, with autocast off. R is orthogonal
+    for every finite U: where W is so large that it leaves the digits of float64, beyond entries of
+    1e8, ``cayley`` and ``exponential`` take it scaled back to that.
 
     Args:
         U: (..., d, d); leading dimensions are a batch of blocks.
@@ -134,7 +137,8 @@ def _act(U: Tensor, V: Tensor, method: str) -> Tensor:
     if n > d:
         return _act(U, torch.eye(d, dtype=U.dtype, device=U.device).expand_as(U), method) @ V
     if method == "cayley":
-        return Cayley.apply(U, V)
+        rotated: Tensor = Cayley.apply(U, V)
+        return rotated
     if method in ("loewdin", "exponential"):
         return series(U, V, method)
     return triangular(U, V, reflections=method == "householder")

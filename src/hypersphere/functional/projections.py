@@ -110,10 +110,21 @@ def project(neurons: Tensor, projection: Tensor) -> Tensor:
 
 
 def adversarial_step(gradient: Tensor, projection: Tensor, lr: float = 0.01) -> Tensor:
-    """Ascent step of the min-max problem 6.8 on P: lr is the step's length relative to |P|."""
-    size = gradient.flatten(1).norm(dim=1).clamp_min(torch.finfo(gradient.dtype).tiny)
-    length = lr * projection.flatten(1).norm(dim=1)
-    return projection + (length / size)[:, None, None] * gradient
+    r"""Ascent step of the min-max problem 6.8 on P.
+
+    Args:
+        gradient: (C, k, d), of the energy with respect to P.
+        projection: (C, k, d), the projections P.
+        lr: length of the step relative to \|P\|.
+
+    Returns:
+        The new projections, (C, k, d).
+    """
+    size = torch.linalg.vector_norm(gradient, dim=(1, 2))
+    size = size.clamp_min(torch.finfo(gradient.dtype).tiny)
+    length = lr * torch.linalg.vector_norm(projection, dim=(1, 2))
+    step: Tensor = (length / size)[:, None, None] * gradient
+    return projection + step
 
 
 # --- bilateral projection (E.6) ------------------------------------------------------------

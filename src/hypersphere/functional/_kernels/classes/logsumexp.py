@@ -133,7 +133,7 @@ class _CallableActivation(Function):
     def forward(ctx: Any, kind: Any, *args: Any) -> tuple[Tensor, ...]:
         tensors, options, parameters = args[:8], args[8:11], args[11:]
         with torch.autocast(tensors[0].device.type, enabled=False):
-            output = forward_pass(ClassScores(*args[:11], kind))
+            output = forward_pass(ClassScores._make((*tensors, *options, kind)))
         ctx.save_for_backward(*tensors, output[0], output[3], *parameters)
         ctx.options = (*options, kind)
         return output

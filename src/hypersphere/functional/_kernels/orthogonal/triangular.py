@@ -1,4 +1,4 @@
-"""Q V with U = Q T, T upper triangular: the map of Gram-Schmidt and of Householder.
+"""The map of Gram-Schmidt and of Householder: R V = Q V with U = Q T, T upper triangular.
 
 They differ in signs. Gram-Schmidt has a positive diagonal in T. Householder's n - 1 reflections
 x -> |x| e_1 make all of it positive but the last entry, so that det Q = (-1)^(n-1); a column
@@ -31,8 +31,10 @@ def triangular(U: Tensor, V: Tensor, reflections: bool) -> Tensor:
 
     A compiler cannot follow the choice; it gets the reflectors, which need none.
     """
+    result: Tensor
     if torch.compiler.is_compiling():
-        return Reflectors.apply(U, V, reflections)
+        result = Reflectors.apply(U, V, reflections)
+        return result
     with torch.no_grad():
         low, high = spectrum(U.mT, U)
         near = 1e-30 < high <= _MAX_CONDITION * low
@@ -42,7 +44,8 @@ def triangular(U: Tensor, V: Tensor, reflections: bool) -> Tensor:
         result = CholeskyFactor.apply(U, V, reflections)
         if not stretched(result.detach(), V, 20 * torch.finfo(V.dtype).eps):  # Note [Spectra]
             return result
-    return Reflectors.apply(U, V, reflections)
+    result = Reflectors.apply(U, V, reflections)
+    return result
 
 
 class CholeskyFactor(Function):
@@ -62,7 +65,7 @@ class CholeskyFactor(Function):
             ctx.last = odd * torch.linalg.slogdet(U.mT).sign.unsqueeze(-1)
             S = V.clone()
             S[..., -1, :] *= ctx.last
-        Y = torch.linalg.solve_triangular(T, S, upper=True)
+        Y: Tensor = torch.linalg.solve_triangular(T, S, upper=True)
         ctx.save_for_backward(U, T, S)
         return (Y.mT @ U.mT).mT
 
