@@ -81,6 +81,7 @@ def margin_logits(
     Returns:
         (B, C), in the wider type of features and weight.
 
+    >>> from hypersphere.functional import Margin
     >>> x, y = torch.tensor([[3.0, 4.0]]), torch.tensor([0])
     >>> margin_logits(x, torch.eye(2), y, Margin(subtract=0.5), scale=10.0).round()
     tensor([[1., 8.]])
@@ -172,6 +173,7 @@ def margin_cross_entropy(
     Returns:
         A scalar, or (B,) with reduction "none".
 
+    >>> from hypersphere.functional import Margin
     >>> x, w, y = torch.randn(4, 8), torch.randn(10, 8), torch.tensor([3, 0, 9, 3])
     >>> dense = torch.nn.functional.cross_entropy(margin_logits(x, w, y, Margin(m=4)), y)
     >>> torch.allclose(margin_cross_entropy(x, w, y, Margin(m=4)), dense)

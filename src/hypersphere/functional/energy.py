@@ -152,7 +152,7 @@ def _check_weights(
             f"{tuple(weights.shape)}"
             + (f", smallest {float(weights.min()):g}" if weights.numel() else "")
         )
-    # The energy of a pair is about beta^-s, its slope in the cosine and what that takes beta^-(s+2).
+    # The energy of a pair is about beta^-s; on the way to its slope there is beta^-(s+2).
     largest = torch.finfo(neurons.dtype).max
     low, high = math.pow(1e-8 * largest, -1 / (s + 2)), math.sqrt(largest) / 4
     return weights.detach().double().clamp(low, high).to(neurons)
