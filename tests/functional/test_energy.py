@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hypersphere import functional as HF
-from hypersphere.functional._kernels.energy import pairs as module
+from hypersphere.functional._kernels.energy import pair_energy as module
 
 from edges import EDGE_IDS, EDGES, LOW_PRECISION
 from reference import energy as reference

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from ._kernels.energy.pairs import PairEnergy, full_precision
+from ._kernels.energy.pair_energy import PairEnergy, full_precision
 from ._kernels.energy.potential import Potential
 
 __all__ = ["distance_floor", "hyperspherical_energy", "log_energy", "set_energies"]

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ...angles import normalize, row_norm
 from ..autograd import Function
-from .pairs import BLOCK_ENTRIES
+from .pair_energy import BLOCK_ENTRIES
 from .potential import Potential
 
 __all__ = ["BatchClassEnergy"]

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ...angles import normalize
 from .descent import Objective
-from .pairs import value_and_gradient
+from .pair_energy import value_and_gradient
 from .potential import Potential
 
 __all__ = ["MAX_NEWTON", "newton", "newton_step", "riesz"]
