@@ -229,7 +229,7 @@ def test_memory_stays_far_below_the_square(monkeypatch):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        ({"weight": torch.zeros(5)}, "one neuron a row"),
+        ({"weight": torch.zeros(5)}, "one neuron per row"),
         ({"weight": torch.zeros(1, 5)}, "N >= 2"),
         ({"weight": torch.zeros(3, 0)}, "N >= 2"),
         ({"weight": torch.eye(3), "s": -1.0}, "0 <= s"),

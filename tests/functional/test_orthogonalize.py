@@ -183,7 +183,7 @@ def test_messages():
         orthogonalize(torch.eye(3), "qr")
     with pytest.raises(ValueError, match=r"square matrices \(\.\.\., d, d\); got \(3, 4\)"):
         orthogonalize(torch.ones(3, 4))
-    with pytest.raises(ValueError, match="one vector of length d a column"):
+    with pytest.raises(ValueError, match="one vector of length d per column"):
         apply_orthogonal(torch.eye(3), torch.ones(4, 2))
     with pytest.raises(ValueError, match="floating-point"):
         orthogonalize(torch.ones(3, 3, dtype=torch.long))

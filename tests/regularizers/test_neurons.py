@@ -168,7 +168,7 @@ def test_nothing_to_regularize_lists_what_was_seen():
         MHE()(nn.Sequential())
     with pytest.raises(TypeError, match="Tensor"):
         MHE()(torch.ones(3, 3))
-    with pytest.raises(ValueError, match="one neuron a row"):
+    with pytest.raises(ValueError, match="one neuron per row"):
         MHE()({"a": torch.ones(3)})
 
 

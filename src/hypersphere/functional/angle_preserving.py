@@ -21,8 +21,13 @@ def angle_preserving_loss(neurons: Tensor, projection: Tensor, measure: str = "a
     .. math:: L_P = \frac{1}{N(N-1)} \sum_{i \ne j}
         (\theta_{(w_i, w_j)} - \theta_{(P w_i, P w_j)})^2
 
-    neurons: (N, d) or (B, N, d); projection: (k, d) or (C, k, d), averaged over. `measure`:
-    "angle", or "cosine" for cosines in place of angles. Differentiable in both, twice.
+    Args:
+        neurons: (N, d) or (B, N, d), one neuron per row.
+        projection: (k, d), or (C, k, d), averaged over.
+        measure: "angle", or "cosine" for cosines in place of angles.
+
+    Returns:
+        A scalar, differentiable in both, twice.
 
     >>> w = torch.tensor([[1.0, 0.0, 0.0], [1.0, 1.0, 0.0], [0.0, 1.0, 0.0]])
     >>> angle_preserving_loss(w, torch.eye(3)[:2])  # the plane of the neurons loses nothing
@@ -50,12 +55,19 @@ def angle_preserving_step(
     measure: str = "angle",
     differentiable: bool = False,
 ) -> Tensor:
-    """One gradient step P - eta dL_P/dP on :func:`angle_preserving_loss`; returns the new P.
+    r"""One gradient step P - eta dL_P/dP on :func:`angle_preserving_loss`.
 
-    neurons: one set (N, d), or several that share P, whose losses are averaged. The step is
-    eta = lr |P|^2: angles do not change with the scale of P, and neither does this step's effect.
-    With differentiable=True the result keeps its dependence on the neurons, through second
-    derivatives, as unrolled optimization needs (6.3.4).
+    Args:
+        neurons: one set (N, d), or several that share P, whose losses are averaged.
+        projection: (k, d) or (C, k, d), the present P.
+        lr: the step is eta = lr \|P\|^2: angles do not change with the scale of P, and neither does
+            the effect of this step.
+        measure: "angle" or "cosine".
+        differentiable: whether the result keeps its dependence on the neurons, through second
+            derivatives, as unrolled optimization needs (6.3.4).
+
+    Returns:
+        The new P, of the same shape.
     """
     sets = [neurons] if isinstance(neurons, Tensor) else neurons
     held = sets if differentiable else [w.detach() for w in sets]
@@ -73,7 +85,18 @@ def angle_preserving_projection(
     measure: str = "angle",
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """P (dim, d) by gradient descent on Eq. 6.6 from a Gaussian start; a step that fails is halved.
+    """P by gradient descent on Eq. 6.6 from a Gaussian start; a step that fails is halved.
+
+    Args:
+        neurons: (N, d), one neuron per row.
+        dim: k, dimension of the images.
+        steps: gradient steps.
+        lr: of the first step, see :func:`angle_preserving_step`.
+        measure: "angle" or "cosine".
+        generator: source of the Gaussian start, on the CPU.
+
+    Returns:
+        P, (dim, d).
 
     >>> w = torch.randn(20, 50, generator=torch.Generator().manual_seed(0))
     >>> start = gaussian_projection(50, 10, generator=torch.Generator().manual_seed(1))[0]

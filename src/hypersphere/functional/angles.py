@@ -59,6 +59,14 @@ def _scaled_norm(x: Tensor, dim: int) -> tuple[Tensor, Tensor, Tensor]:
 def row_norm(x: Tensor, dim: int = -1, keepdim: bool = False) -> Tensor:
     """Euclidean norm |x| along `dim`, with gradient 0 (not NaN) at the zero vector.
 
+    Args:
+        x: any shape.
+        dim: dimension along which the norm is taken.
+        keepdim: whether that dimension stays, with size 1.
+
+    Returns:
+        The norms, in the type of x.
+
     >>> row_norm(torch.tensor([[3.0, 4.0], [0.0, 0.0]]))
     tensor([5., 0.])
     """
@@ -72,6 +80,13 @@ def row_norm(x: Tensor, dim: int = -1, keepdim: bool = False) -> Tensor:
 def normalize(x: Tensor, dim: int = -1) -> Tensor:
     """x / |x| along `dim`; zero vectors stay zero, and no length is too small or too large.
 
+    Args:
+        x: any shape.
+        dim: dimension of the vectors.
+
+    Returns:
+        Like x.
+
     >>> normalize(torch.tensor([[3e-30, 4e-30], [0.0, 0.0]]))
     tensor([[0.6000, 0.8000],
             [0.0000, 0.0000]])
@@ -83,6 +98,14 @@ def normalize(x: Tensor, dim: int = -1) -> Tensor:
 def cosine(x: Tensor, y: Tensor, dim: int = -1) -> Tensor:
     """cos(theta) between corresponding vectors, in [-1, 1]; shapes broadcast.
 
+    Args:
+        x: vectors along `dim`; any shape that broadcasts with y.
+        y: vectors along `dim`.
+        dim: dimension of the vectors.
+
+    Returns:
+        cos(theta), of the broadcast shape without `dim`.
+
     >>> cosine(torch.tensor([1.0, 0.0]), torch.tensor([[2.0, 2.0], [0.0, 0.0]]))
     tensor([0.7071, 0.0000])
     """
@@ -92,7 +115,15 @@ def cosine(x: Tensor, y: Tensor, dim: int = -1) -> Tensor:
 
 
 def pairwise_cosine(x: Tensor, y: Tensor | None = None) -> Tensor:
-    """cos(theta) of every row of x (n, d) with every row of y (m, d): (n, m); y defaults to x."""
+    """cos(theta) of every row of x with every row of y, in [-1, 1].
+
+    Args:
+        x: (n, d), one vector per row.
+        y: (m, d), one vector per row. Default: x.
+
+    Returns:
+        (n, m).
+    """
     y = x if y is None else y
     check_rows(x, "x")
     check_rows(y, "y")
@@ -126,6 +157,12 @@ def arccos(cos: Tensor) -> Tensor:
     Cosines beyond +-1 by rounding count as +-1. See Note [Gradient of arccos at the ends]. From
     vectors rather than cosines, :func:`angle` also resolves angles below sqrt(eps).
 
+    Args:
+        cos: cosines, any shape.
+
+    Returns:
+        Angles in radians, like cos.
+
     >>> c = torch.tensor([-1.0, 0.0, 1.0], requires_grad=True)
     >>> arccos(c).sum().backward()
     >>> c.grad.isfinite().all()
@@ -147,6 +184,14 @@ def angle(x: Tensor, y: Tensor, dim: int = -1) -> Tensor:
 
     Computed in float64 inside, so a float32 result has all its digits down to 1e-9 rad.
 
+    Args:
+        x: vectors along `dim`; any shape that broadcasts with y.
+        y: vectors along `dim`.
+        dim: dimension of the vectors.
+
+    Returns:
+        Angles in radians, of the broadcast shape without `dim`.
+
     >>> angle(torch.tensor([1.0, 0.0]), torch.tensor([1.0, 1e-6]))
     tensor(1.0000e-06)
     """
@@ -157,7 +202,15 @@ def angle(x: Tensor, y: Tensor, dim: int = -1) -> Tensor:
 
 
 def pairwise_angle(x: Tensor, y: Tensor | None = None) -> Tensor:
-    """Angle between every row of x (n, d) and every row of y (m, d): (n, m); y defaults to x."""
+    """Angle between every row of x and every row of y, in [0, pi].
+
+    Args:
+        x: (n, d), one vector per row.
+        y: (m, d), one vector per row. Default: x.
+
+    Returns:
+        Angles in radians, (n, m).
+    """
     y = x if y is None else y
     check_rows(x, "x")
     check_rows(y, "y")
@@ -171,12 +224,28 @@ def pairwise_angle(x: Tensor, y: Tensor | None = None) -> Tensor:
 
 
 def geodesic_distance(x: Tensor, y: Tensor, dim: int = -1) -> Tensor:
-    """Length of the shortest arc between x/|x| and y/|y| on the unit sphere, which is the angle."""
+    """Length of the shortest arc between x/|x| and y/|y| on the unit sphere, which is the angle.
+
+    Args:
+        x: vectors along `dim`; any shape that broadcasts with y.
+        y: vectors along `dim`.
+        dim: dimension of the vectors.
+
+    Returns:
+        Lengths in radians, of the broadcast shape without `dim`.
+    """
     return angle(x, y, dim)
 
 
 def cos_multiple(cos: Tensor, m: int) -> Tensor:
     """cos(m theta) from cos(theta), by T_m = 2 cos(theta) T_{m-1} - T_{m-2} (the polynomial 2.7).
+
+    Args:
+        cos: cos(theta), any shape.
+        m: integer >= 0.
+
+    Returns:
+        cos(m theta), like cos.
 
     >>> cos_multiple(torch.tensor(0.5), 3)  # theta = pi / 3
     tensor(-1.)
@@ -199,7 +268,17 @@ def uniform_on_sphere(
     dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
 ) -> Tensor:
-    """n points drawn independently and uniformly on the unit sphere of R^dim: (n, dim).
+    """n points drawn independently and uniformly on the unit sphere of R^dim.
+
+    Args:
+        n: number of points.
+        dim: dimension of the space around the sphere.
+        generator: source of randomness.
+        dtype: of the result. Default: torch's default type.
+        device: of the result. Default: torch's default device.
+
+    Returns:
+        (n, dim), one unit vector per row.
 
     >>> uniform_on_sphere(3, 5).norm(dim=1).round(decimals=5)
     tensor([1., 1., 1.])

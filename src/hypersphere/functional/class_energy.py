@@ -23,12 +23,16 @@ def class_energy(
     that occurs twice is computed once and counted twice. Memory is O(classes in the batch x block).
     The result is float32 for 16-bit weights.
 
-    Args:
-        weight: (N, d), a class a row, N >= 2.
-        labels: (m,) integers in [0, N).
-        s, distance: as in :func:`hyperspherical_energy`.
-
     Differs from the released code, which pulls the classes away from their common mean instead.
+
+    Args:
+        weight: (N, d), one class per row, N >= 2.
+        labels: (m,) integers in [0, N).
+        s: power of the Riesz kernel, >= 0; 0 is the logarithmic energy.
+        distance: "euclidean", or "geodesic" for the angle in radians.
+
+    Returns:
+        A scalar.
 
     >>> weight = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]])
     >>> class_energy(weight, torch.tensor([0, 0]))  # distances sqrt(2) and 2
@@ -36,7 +40,7 @@ def class_energy(
     """
     if weight.ndim != 2 or len(weight) < 2:
         raise ValueError(
-            f"expected weight (N, d), a class a row, N >= 2; got {tuple(weight.shape)}"
+            f"expected weight (N, d), one class per row, N >= 2; got {tuple(weight.shape)}"
         )
     if labels.ndim != 1 or labels.numel() == 0 or labels.is_floating_point():
         raise ValueError(

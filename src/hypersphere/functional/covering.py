@@ -25,7 +25,11 @@ MAX_HULL_DIM = 6
 def separation_distance(points: Tensor) -> Tensor:
     """Smallest angle between two different points, Eq. F.37; differentiable in those two points.
 
-    points: (n, d), one direction a row, any positive length; n >= 2.
+    Args:
+        points: (n, d), one direction per row, of any positive length; n >= 2.
+
+    Returns:
+        A scalar, in radians.
 
     >>> separation_distance(torch.eye(3))
     tensor(1.5708)
@@ -52,10 +56,17 @@ def covering_radius(
 ) -> Tensor:
     """Largest angle between any direction and its nearest point, Eq. F.36.
 
-    points: (n, d), one direction a row. If some open half space holds no point the answer is exact
-    in every dimension. Otherwise it is exact up to d = 6, through the facets of the convex hull,
-    and above that the best of `samples` random directions after local refinement: a lower bound.
-    Needs scipy.
+    If some open half space holds no point the answer is exact in every dimension. Otherwise it is
+    exact up to d = 6, through the facets of the convex hull, and above that the best of `samples`
+    random directions after local refinement: a lower bound. Needs scipy.
+
+    Args:
+        points: (n, d), one direction per row, of any positive length.
+        samples: random directions tried where the answer is a lower bound.
+        generator: source of the random directions.
+
+    Returns:
+        A scalar, in radians.
 
     >>> covering_radius(torch.cat([torch.eye(3), -torch.eye(3)]))  # octahedron: arccos(1/sqrt(3))
     tensor(0.9553)
@@ -77,8 +88,13 @@ def covering_radius(
 def hole_radii(points: Tensor) -> Tensor:
     """Euclidean radii rho_i = 2 sin(alpha_i / 2) of the empty caps over the hull's facets (F.9).
 
-    points: (n, d) with d <= 6, spanning R^d. A facet with more than d corners counts once.
-    Returns one radius a facet, in descending order. Needs scipy.
+    A facet with more than d corners counts once. Needs scipy.
+
+    Args:
+        points: (n, d) with d <= 6, spanning R^d, one direction per row.
+
+    Returns:
+        One radius per facet, in descending order.
 
     >>> hole_radii(torch.cat([torch.eye(3), -torch.eye(3)])).shape  # the octahedron's 8 faces
     torch.Size([8])
@@ -100,7 +116,15 @@ def hole_radii(points: Tensor) -> Tensor:
 
 
 def hole_moment(points: Tensor, power: float) -> Tensor:
-    """Sum of the hole radii to the given power, Eq. F.38; its power-th root tends to F.39."""
+    """Sum of the hole radii to the given power, Eq. F.38; its power-th root tends to F.39.
+
+    Args:
+        points: (n, d) with d <= 6, spanning R^d, one direction per row.
+        power: > 0.
+
+    Returns:
+        A scalar.
+    """
     if not power > 0:
         raise ValueError(f"hole_moment expects power > 0 (Eq. F.38), got {power}")
     return hole_radii(points).pow(power).sum()
@@ -109,9 +133,17 @@ def hole_moment(points: Tensor, power: float) -> Tensor:
 def expected_hole_moment(n: int, dim: int, power: float) -> float:
     """Leading term of E[hole_moment] for n uniform random points in R^dim, Lemma 15 (F.43).
 
-    The sphere in R^dim is the text's S^d with d = dim - 1. B_d of Eq. F.41 is taken as
+    The sphere in R^dim is the dissertation's S^d with d = dim - 1. B_d of Eq. F.41 is taken as
     2/(d+1) kappa_{d^2} / kappa_d^d: with kappa_d squared, as the formula is printed, a random
     polyhedron (d = 2) would have 2n/3 faces instead of Euler's 2n - 4.
+
+    Args:
+        n: number of points, >= 1.
+        dim: dimension of the space around the sphere, >= 2.
+        power: of the radii, >= 0.
+
+    Returns:
+        The expectation.
 
     >>> round(expected_hole_moment(1000, 3, 1e-9))  # power -> 0 counts the facets
     2000

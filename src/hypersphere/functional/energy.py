@@ -28,22 +28,26 @@ def hyperspherical_energy(
     .. math:: E_s = \sum_{i \ne j} f_s(|\hat w_i - \hat w_j|), \quad f_s(z) = z^{-s},
         \quad f_0(z) = \log z^{-1}
 
-    Args:
-        weight: (N, ...), one neuron a row, flattened; N >= 2. Lengths do not matter, and a zero row
-            counts as orthogonal to everything.
-        s: power of the Riesz kernel, >= 0; 0 is the logarithmic energy.
-        half_space: energy of the 2N directions {w, -w} (5.3.4), without a 2N x 2N matrix.
-        distance: "euclidean", or "geodesic" for the angle in radians (Eq. 5.5).
-        weights: (N,) positive factors beta_i that scale the directions before the distance is taken
-            (Eq. D.10); Euclidean distance only. A large one makes its neuron stay put.
-        reduction: "sum" is Eq. 5.1; "mean" divides by the number of ordered pairs, N(N-1), or
-            2N(2N-1) in the half space (Eq. 5.4).
-
     The result is float32 for 16-bit neurons: float16 cannot hold the energy of coinciding ones.
 
     Differs from the released code: s = 0 is log(1/d), not log(1/d^2); geodesic distances are
     radians, not fractions of pi; the floor on distances does not depend on \|w\| (see
     :func:`distance_floor`); the half space really has 2N neurons.
+
+    Args:
+        weight: (N, ...), one neuron per row, flattened; N >= 2. Lengths do not matter, and a zero
+            row counts as orthogonal to everything.
+        s: power of the Riesz kernel, >= 0; 0 is the logarithmic energy.
+        half_space: energy of the 2N directions {w, -w} (5.3.4), without a 2N x 2N matrix.
+        distance: "euclidean", or "geodesic" for the angle in radians (Eq. 5.5).
+        weights: (N,) positive factors beta_i that scale the directions before the distance is taken
+            (Eq. D.10); Euclidean distance only. A large one makes its neuron stay put. Factors
+            whose energies the floating type cannot hold are limited to those that it can.
+        reduction: "sum" is Eq. 5.1; "mean" divides by the number of ordered pairs, N(N-1), or
+            2N(2N-1) in the half space (Eq. 5.4).
+
+    Returns:
+        A scalar.
 
     >>> triangle = torch.tensor([[1.0, 0.0], [-0.5, 0.75**0.5], [-0.5, -(0.75**0.5)]])
     >>> hyperspherical_energy(5 * triangle, s=2.0)  # all distances are sqrt(3)
@@ -53,7 +57,7 @@ def hyperspherical_energy(
     """
     if weight.ndim < 2 or len(weight) < 2 or weight[0].numel() == 0:
         raise ValueError(
-            f"hyperspherical_energy expects weight (N, ...) with one neuron a row and N >= 2, "
+            f"hyperspherical_energy expects weight (N, ...) with one neuron per row and N >= 2, "
             f"got {tuple(weight.shape)}"
         )
     return set_energies(weight.flatten(1)[None], s, half_space, distance, weights, reduction)[0]
@@ -69,7 +73,16 @@ def log_energy(
 ) -> Tensor:
     """E_log = sum of log f_s = s E_0, Eq. 5.3: by Jensen a lower bound, exp(mean) <= mean of E_s.
 
-    Arguments as in :func:`hyperspherical_energy`, with s > 0.
+    Args:
+        weight: (N, ...), one neuron per row, flattened; N >= 2.
+        s: power of the Riesz kernel, > 0.
+        half_space: energy of the 2N directions {w, -w} (5.3.4).
+        distance: "euclidean", or "geodesic" for the angle in radians (Eq. 5.5).
+        weights: (N,) positive factors beta_i of the directions (Eq. D.10). Default: none.
+        reduction: "sum", or "mean" over ordered pairs.
+
+    Returns:
+        A scalar, in float32 or wider.
 
     >>> w = torch.eye(3)
     >>> log_energy(w, s=2.0).exp() <= hyperspherical_energy(w, s=2.0) + 1e-6
@@ -88,7 +101,18 @@ def set_energies(
     weights: Tensor | None = None,
     reduction: str = "mean",
 ) -> Tensor:
-    """Energy of each of B separate sets of neurons, (B, N, d) -> (B,); no pairs between sets.
+    """Energy of each of B separate sets of neurons, Eq. 5.1; no pairs between sets.
+
+    Args:
+        neurons: (B, N, d), N >= 2, one neuron per row.
+        s: power of the Riesz kernel, >= 0; 0 is the logarithmic energy.
+        half_space: energy of the 2N directions {w, -w} (5.3.4).
+        distance: "euclidean", or "geodesic" for the angle in radians (Eq. 5.5).
+        weights: (N,) positive factors beta_i of the directions (Eq. D.10). Default: none.
+        reduction: "sum", or "mean" over ordered pairs.
+
+    Returns:
+        (B,), in float32 or wider.
 
     >>> set_energies(torch.eye(4).reshape(2, 2, 4), s=2.0)
     tensor([0.5000, 0.5000])
@@ -120,6 +144,13 @@ def distance_floor(s: float, dtype: torch.dtype = torch.float32) -> float:
     2 - 2 cos resolves a distance. Above s = 5.5 in float32 (20 in float64) it rises, so that the
     energy of a million coinciding pairs and their gradients stay finite.
 
+    Args:
+        s: power of the Riesz kernel.
+        dtype: of the neurons; 16-bit types are computed in float32.
+
+    Returns:
+        The distance.
+
     >>> f"{distance_floor(2.0):.4f} {distance_floor(30.0):.3f}"
     '0.0028 0.250'
     """
@@ -148,7 +179,7 @@ def _check_weights(
         )
     if weights.shape != neurons.shape[1:2] or not bool((weights > 0).all()):
         raise ValueError(
-            f"weights must be {neurons.shape[1]} positive numbers, one a neuron; got shape "
+            f"weights must be {neurons.shape[1]} positive numbers, one per neuron; got shape "
             f"{tuple(weights.shape)}"
             + (f", smallest {float(weights.min()):g}" if weights.numel() else "")
         )

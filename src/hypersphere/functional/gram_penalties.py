@@ -1,7 +1,8 @@
 """Penalties that ask the neurons of a layer to be orthogonal, through the smaller Gram matrix.
 
-With W (N, d), a neuron a row, the text's W^T W of columns is the N x N matrix G = W W^T here.
-If N > d the same numbers follow from the d x d matrix W^T W, whose nonzero eigenvalues are G's.
+With W (N, d), one neuron per row, the dissertation's W^T W of columns is the N x N matrix
+G = W W^T here. If N > d the same numbers follow from the d x d matrix W^T W, whose nonzero
+eigenvalues are G's.
 
 Note [Large weights]: G has squares of the weights, and the penalties squares of G. Weights whose
 fourth powers come near the end of the floating range are divided by a power of two t first, and the
@@ -142,7 +143,7 @@ def _times(value: Tensor, t: Tensor | None, power: int) -> Tensor:
 def _three(neurons: Tensor, sets: bool) -> Tensor:
     """(sets, N, d), in float32 or wider."""
     if neurons.ndim < 2 or neurons.numel() == 0 or (sets and neurons.ndim != 3):
-        expected = "(sets, N, d)" if sets else "(N, ...), one a row"
+        expected = "(sets, N, d)" if sets else "(N, ...), one per row"
         raise ValueError(f"expected neurons {expected}; got {tuple(neurons.shape)}")
     w = neurons if sets else neurons.flatten(1)[None]
     return w.float() if w.dtype.itemsize < 4 else w

@@ -71,7 +71,8 @@ def apply_orthogonal(U: Tensor, V: Tensor, method: str = "gram_schmidt") -> Tens
 
     Args:
         U: (..., d, d).
-        V: (..., d, n), one vector a column; the same leading dimensions as U.
+        V: (..., d, n), one vector per column; the same leading dimensions as U.
+        method: as in :func:`orthogonalize`.
 
     Returns:
         (..., d, n), in the type of V.
@@ -85,7 +86,7 @@ def apply_orthogonal(U: Tensor, V: Tensor, method: str = "gram_schmidt") -> Tens
     if V.dim() < 2 or V.shape[:-1] != U.shape[:-1]:
         raise ValueError(
             f"apply_orthogonal expects V of shape {(*U.shape[:-1], 'n')} beside U of shape "
-            f"{tuple(U.shape)}; got {tuple(V.shape)}: one vector of length d a column"
+            f"{tuple(U.shape)}; got {tuple(V.shape)}: one vector of length d per column"
         )
     work = torch.promote_types(torch.promote_types(U.dtype, V.dtype), torch.float32)
     U, columns, batch = U.to(work), V.to(work), U.shape[:-2].numel()
@@ -105,10 +106,20 @@ def random_rotation(
     dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
 ) -> Tensor:
-    """Rotations drawn uniformly (Haar measure on SO(d)), of shape (*batch, d, d).
+    """Rotations drawn uniformly (Haar measure on SO(d)).
 
     Q of a Gaussian matrix with the sign of T fixed is uniform on O(d); where its determinant is
     -1, exchanging the sign of one column makes it uniform on SO(d).
+
+    Args:
+        d: size of the rotations.
+        batch: leading dimensions of the result.
+        generator: source of randomness, on the CPU.
+        dtype: of the result. Default: torch's default type.
+        device: of the result. Default: torch's default device.
+
+    Returns:
+        (*batch, d, d).
 
     >>> R = random_rotation(5, dtype=torch.float64)
     >>> bool(torch.linalg.det(R) > 0.999)
@@ -122,6 +133,12 @@ def random_rotation(
 
 def spectral_norm(W: Tensor) -> float:
     """|W|_2 of skew matrices (..., d, d), the largest of a batch, to some percent.
+
+    Args:
+        W: (..., d, d), skew.
+
+    Returns:
+        The norm.
 
     >>> W = torch.tensor([[0.0, 2.0], [-2.0, 0.0]])
     >>> 2.0 <= spectral_norm(W) < 2.5

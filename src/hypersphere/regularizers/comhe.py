@@ -271,7 +271,7 @@ class CoMHE(MHE):
         return self.group_channels if layer.convolution else self.group_features
 
     def _bilateral(self, layer: Neurons, neurons: Tensor) -> Tensor:
-        """E_s(P_1 W) + E_s(W P_2), a neuron a row: neurons in R^r, and r mixtures of neurons."""
+        """E_s(P_1 W) + E_s(W P_2), one neuron per row: neurons in R^r, and r mixtures."""
         low_rank = factors(layer.module)
         if low_rank is not None:
             if low_rank[1].shape[1] < 2:

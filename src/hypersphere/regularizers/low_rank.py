@@ -18,13 +18,13 @@ __all__ = ["LowRankBilateral", "fold_low_rank", "low_rank"]
 class LowRankBilateral(nn.Module):
     """weight = Y_2 (P_1 Y_2)^-1 Y_1 with the factors Y_1 (r, n), Y_2 (m, r) as parameters (E.23).
 
-    n neurons of dimension m, columns in the text and rows of the weight here. P_1 (r, m) is saved
+    n neurons of dimension m, columns in E.6 and rows of the weight here. P_1 (r, m) is saved
     and stays constant. A given weight W = U S V^T starts as its best approximation of rank r,
     W_r = U_r S_r V_r^T: Y_2 = W P_2 = c U_r, c the largest of S, and Y_1 = P_1 W_r: a step on a
     factor then moves the weight no further than a step on the weight would. The layer has
     r (m + n) instead of m n parameters.
 
-    Differs from the text: P_1 = U_r^T plus a random matrix of a quarter of its size, instead of a
+    Differs from E.6: P_1 = U_r^T plus a random matrix of a quarter of its size, instead of a
     random matrix alone. With that, P_1 Y_2 would be square and random, thus nearly singular, and
     training would leave the floating range; with this, its singular values lie around c.
 

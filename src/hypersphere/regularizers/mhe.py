@@ -206,8 +206,8 @@ class ClassEnergy(nn.Module):
         weight = head if isinstance(head, Tensor) else getattr(head, "weight", None)
         if not isinstance(weight, Tensor):
             raise TypeError(
-                f"ClassEnergy expects a head with a weight (N, d), a class a row, or that weight; "
-                f"got {type(head).__name__}"
+                f"ClassEnergy expects a head with a weight (N, d), one class per row, or that "
+                f"weight; got {type(head).__name__}"
             )
         return self.weight * class_energy(weight, labels, self.s, self.distance)
 

@@ -1,4 +1,4 @@
-"""Where the neurons of a network are: weight tensors as sets of rows, one neuron a row.
+"""Where the neurons of a network are: weight tensors as sets of rows, one neuron per row.
 
 A neuron of a convolution is the filter of one output channel, flattened. Filters of different
 groups read different channels, so each group is a set of its own, and so are the query, key and
@@ -223,7 +223,7 @@ def _weight_source(layer: nn.Module, attribute: str) -> object:
 def _as_neurons(name: str, weight: Tensor) -> Neurons:
     if not isinstance(weight, Tensor) or weight.ndim < 2:
         shape = tuple(weight.shape) if isinstance(weight, Tensor) else type(weight).__name__
-        raise ValueError(f"{name}: expected a weight (N, ...) with one neuron a row, got {shape}")
+        raise ValueError(f"{name}: expected a weight (N, ...) with one neuron per row, got {shape}")
     read = partial(torch.Tensor.reshape, weight, (1, len(weight), -1))
     spatial = weight.ndim > 2
     return Neurons(name, "hidden", read, len(weight), weight.shape[1], convolution=spatial)
@@ -269,7 +269,7 @@ def _nothing_found(
         f"no layer with two or more neurons to regularize in {type(module).__name__}{filters}; "
         f"seen:\n  {shown or '(no layers)'}\nRegularizers look for convolutions, linear and "
         f"attention layers. For a module of your own, set neuron_role = 'hidden' or 'output' on it "
-        f"and keep one neuron a row in its weight, or pass a mapping from names to weights."
+        f"and keep one neuron per row in its weight, or pass a mapping from names to weights."
     )
 
 

@@ -199,7 +199,8 @@ def backward_pass(
             _exclude(p, position, start, 0.0)
         if bias is not None:
             grad_bias[scores.classes(part)] = (factor @ p).to(bias.dtype)
-        # q = p n g'(c) / |w|, and the multiple of w; see Note [Gradients by hand].
+        # q = p n g'(c) / |w|, and the multiple of w; see Note [Gradients by hand]. For the cosine,
+        # f, p and q share the two buffers: each is overwritten where its value is used up.
         pull = q_weight = None
         if kind == "cosine":
             if unit and jacobian:

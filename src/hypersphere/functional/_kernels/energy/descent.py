@@ -67,7 +67,7 @@ def descend(
 
 
 def _two_loop(gradient: Tensor, steps: list[Tensor], changes: list[Tensor]) -> Tensor:
-    """-H gradient by the L-BFGS recursion, a row a configuration; bad pairs count 0."""
+    """-H gradient by the L-BFGS recursion, one row per configuration; bad pairs count 0."""
     q = -gradient.flatten(1)
     pairs = []
     for step, change in zip(steps, changes, strict=True):

@@ -156,7 +156,8 @@ def _value_and_kernel(
     if not with_gradient:
         return total, None
     right = inverse * (2 * scale * factor)
-    pull = cos.mul_(slope).sum(-1)  # t_i: the diagonal of cos is zero
+    # The cosines are not needed any more, so t_i takes their place, and K that of the slopes.
+    pull = cos.mul_(slope).sum(-1)  # the diagonal of cos is zero
     slope.mul_(inverse[:, :, None]).mul_(right[:, None])
     _diagonal(slope).copy_(pull.mul_(inverse).mul_(right).neg_())
     return total, slope
