@@ -1,6 +1,5 @@
 """The formulas, with no parameters and no state: `from hypersphere import functional as HF`."""
 
-from ._kernels.classes.logsumexp import class_logsumexp
 from ._kernels.decoupled.patches import patch_norm
 from .angle_preserving import (
     angle_preserving_loss,
@@ -12,21 +11,23 @@ from .angles import (
     arccos,
     cos_multiple,
     cosine,
-    covering_radius,
-    expected_hole_moment,
     geodesic_distance,
-    hole_moment,
-    hole_radii,
     normalize,
     pairwise_angle,
     pairwise_cosine,
     row_norm,
-    separation_distance,
     uniform_on_sphere,
 )
 from .angular import angular, angular_derivative, angular_derivative_k, arcsin
 from .class_energy import class_energy
-from .cross_entropy import margin_cross_entropy, margin_logits
+from .covering import (
+    covering_radius,
+    expected_hole_moment,
+    hole_moment,
+    hole_radii,
+    separation_distance,
+)
+from .cross_entropy import class_logsumexp, margin_cross_entropy, margin_logits
 from .decoupled import (
     decoupled_conv,
     decoupled_conv1d,

@@ -11,10 +11,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ..functional._kernels.classes.logsumexp import class_logsumexp
 from ..functional.cross_entropy import (
     Reduction,
     assemble,
+    class_logsumexp,
     margin_logits,
     scaled_features,
     smoothing_mass,

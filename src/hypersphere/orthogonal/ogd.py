@@ -11,9 +11,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.sgd import sgd
 
-from hypersphere.functional.orthogonalize import spectral_norm
-
-from .rotation import rotations
+from ..functional.orthogonalize import spectral_norm
+from .rotation import mark_orthogonal, rotations
 
 # Note [Step length]
 # The fixed point (7.6) converges for (lr / 2) |W| < 1; longer steps are cut to half of that.
@@ -46,9 +45,11 @@ class OGD(Optimizer):
             ``rotate(method="ogd")`` are known by their mark. A group with ``orthogonal=True`` holds
             further matrices (..., d, d) that start orthogonal. Weight decay does not apply to them.
         lr: learning rate of both parts; a group may have its own.
-        momentum, weight_decay, nesterov: as in torch.optim.SGD; for the matrices nesterov takes
-            momentum W + the newest term of W as the direction.
-        iterations: of the fixed point.
+        momentum: as in torch.optim.SGD.
+        iterations: iterations of the fixed point, >= 1.
+        weight_decay: as in torch.optim.SGD; not for the matrices.
+        nesterov: as in torch.optim.SGD; for the matrices the direction is momentum W plus the
+            newest term of W.
 
     >>> from hypersphere.orthogonal import orthogonality_error, rotate
     >>> layer = rotate(nn.Linear(8, 5), method="ogd")
@@ -90,7 +91,15 @@ class OGD(Optimizer):
         super().__init__(params, defaults)
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One step on all parameters that have a gradient.
+
+        Args:
+            closure: computes the loss and its gradients anew. Default: gradients are there.
+
+        Returns:
+            The loss of the closure, or None.
+        """
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -127,6 +136,7 @@ class OGD(Optimizer):
             Y = torch.baddbmm(R, W, Y, alpha=lr / 2)
         Y = torch.baddbmm(R, W, Y, alpha=lr)
         U.copy_(self._pulled_back(Y, W, lr * size / 2, lr, group, state).reshape(U.shape))
+        mark_orthogonal(U)
 
     def _pulled_back(
         self, Y: Tensor, W: Tensor, b: float, lr: float, group: dict[str, Any], state: Any
@@ -170,8 +180,15 @@ def parameter_groups(
     :class:`OGD`. Parameters marked `no_weight_decay` (True on themselves or on their module, or
     by name in a collection on it) have none either. Frozen ones, such as the neurons, are left out.
 
-    `decay_rotations` decays R where nothing else restrains it, methods "none" and "regularized":
-    UPT is an unconstrained R "with only weight decay" (7.5.1).
+    Args:
+        model: any model, usually a rotated one.
+        weight_decay: of the parameters that decay.
+        decay_rotations: decay R too where nothing else restrains it, methods "none" and
+            "regularized": UPT is an unconstrained R "with only weight decay" (7.5.1).
+
+    Returns:
+        Groups for an optimizer, each with "name", "params" and "weight_decay"; empty ones are left
+        out.
 
     >>> from hypersphere.orthogonal import rotate
     >>> model = nn.Sequential(rotate(nn.Linear(4, 4), "ogd"), nn.Linear(4, 2))

@@ -1,4 +1,4 @@
-"""Which rows of a weight tensor are neurons, and back."""
+"""Which weights can be rotated, and how a weight tensor becomes a matrix of neurons and back."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 
 @dataclass(frozen=True)
-class Layout:
+class FilterMatrix:
     """How a weight tensor holds its neurons.
 
     A neuron is an output unit: its filter flattened as (input channels, *kernel), the order in
     which PyTorch stores it, so that a range of input channels is a range of the vector (F.5.1).
 
-    Attributes:
+    Args:
         shape: of the weight tensor.
         channels: input channels that one neuron sees (after division by the groups).
         groups: of a transposed convolution, whose weight is (in, out / groups, *kernel).
+        transposed: whether it is the weight of a transposed convolution.
         sets: independent layers stacked in one tensor, as in the in_proj_weight of attention.
     """
 
@@ -46,14 +47,14 @@ class Layout:
         return total // self.dim // self.sets
 
     def rows(self, weight: Tensor) -> Tensor:
-        """(sets * n, d), one neuron a row."""
+        """The neurons of a weight tensor, (sets * n, d), one per row."""
         if self.transposed:
             split = weight.reshape(self.groups, self.channels, *weight.shape[1:])
             weight = split.transpose(1, 2)
         return weight.reshape(-1, self.dim)
 
     def weight(self, rows: Tensor) -> Tensor:
-        """The tensor whose `rows` these are."""
+        """The weight tensor whose :meth:`rows` are given."""
         if self.transposed:
             split = rows.reshape(self.groups, self.shape[1], self.channels, *self.shape[2:])
             rows = split.transpose(1, 2)
@@ -62,12 +63,19 @@ class Layout:
 
 @dataclass(frozen=True)
 class Site:
-    """A weight that can be rotated: `module.<parameter>`."""
+    """A weight that can be rotated: `module.<parameter>`.
+
+    Args:
+        name: of the module.
+        module: that has the weight.
+        parameter: name of the weight in the module.
+        layout: how the weight holds its neurons.
+    """
 
     name: str
     module: nn.Module
     parameter: str
-    layout: Layout
+    layout: FilterMatrix
 
     @property
     def label(self) -> str:
@@ -83,10 +91,10 @@ def sites(model: nn.Module) -> Iterator[Site]:
         if isinstance(module, _ConvTransposeNd):
             shape = tuple(module.weight.shape)
             channels = module.in_channels // module.groups
-            yield Site(name, module, "weight", Layout(shape, channels, module.groups, True))
+            yield Site(name, module, "weight", FilterMatrix(shape, channels, module.groups, True))
         elif isinstance(module, (_ConvNd, nn.Linear)):
             shape = tuple(module.weight.shape)
-            yield Site(name, module, "weight", Layout(shape, shape[1]))
+            yield Site(name, module, "weight", FilterMatrix(shape, shape[1]))
         elif isinstance(module, nn.MultiheadAttention):
             yield from _attention(name, module)
 
@@ -95,11 +103,11 @@ def _attention(name: str, module: nn.MultiheadAttention) -> Iterator[Site]:
     # out_proj is a linear layer of its own; q, k and v are three layers, stacked or apart.
     if module._qkv_same_embed_dim:
         shape = tuple(module.in_proj_weight.shape)
-        yield Site(name, module, "in_proj_weight", Layout(shape, shape[1], sets=3))
+        yield Site(name, module, "in_proj_weight", FilterMatrix(shape, shape[1], sets=3))
         return
     for part in ("q_proj_weight", "k_proj_weight", "v_proj_weight"):
         shape = tuple(getattr(module, part).shape)
-        yield Site(name, module, part, Layout(shape, shape[1]))
+        yield Site(name, module, part, FilterMatrix(shape, shape[1]))
 
 
 def chosen_sites(model: nn.Module, skip: Collection[str] | None) -> list[Site]:

@@ -1,4 +1,4 @@
-"""Regularizers by the name of their source."""
+"""Regularizers with the settings of a published source, by name."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from typing import Any
 
 from torch import nn
 
-from .checks import did_you_mean
+from ..registry import unknown_name
 from .comhe import CoMHE
 from .mhe import MHE, ClassEnergy
+from .options import suggestion
 from .orthogonality import SRIP, Orthogonal, Orthonormal
 
-__all__ = ["create", "list_presets"]
+__all__ = ["create_published", "list_presets"]
 
-PRESETS: dict[str, tuple[type[nn.Module], dict[str, Any]]] = {
+PUBLISHED: dict[str, tuple[type[nn.Module], dict[str, Any]]] = {
     # D.1: lambda_h = 10 in the full space, 1 in the half space; lambda_o = 1; s = 2
     "dissertation_mhe": (MHE, {"hidden": 10.0, "output": 1.0, "half_space": False}),
     "dissertation_half_space_mhe": (MHE, {"hidden": 1.0, "output": 1.0, "half_space": True}),
@@ -53,26 +54,40 @@ PRESETS: dict[str, tuple[type[nn.Module], dict[str, Any]]] = {
 }  # fmt: skip
 
 
-def create(name: str, **changes: Any) -> nn.Module:
-    """A regularizer with the settings of a source, some of them changed.
+def create_published(name: str, **changes: Any) -> nn.Module:
+    """A regularizer with the settings of a published source, some of them changed.
 
-    >>> create("dissertation_mhe", hidden=5.0)
+    Args:
+        name: one of :func:`list_presets`.
+        changes: options of the regularizer that replace those of the source.
+
+    Returns:
+        The regularizer.
+
+    Raises:
+        ValueError: if the name is unknown, with the nearest one.
+        TypeError: if the regularizer has no such option, with the nearest one.
+
+    >>> create_published("dissertation_mhe", hidden=5.0)
     MHE(hidden=5.0, output=1.0, s=2.0, half_space=False, distance='euclidean')
     """
-    if name not in PRESETS:
-        hint = did_you_mean(name, PRESETS)
-        raise ValueError(f"unknown preset {name!r}{hint} (known: {', '.join(PRESETS)})")
-    kind, settings = PRESETS[name]
+    if name not in PUBLISHED:
+        raise unknown_name("preset", name, PUBLISHED)
+    kind, settings = PUBLISHED[name]
     known = list(inspect.signature(kind).parameters)
     for option in changes:
         if option not in known:
-            hint = did_you_mean(option, known)
             raise TypeError(
-                f"{kind.__name__} has no option {option!r}{hint} (it has: {', '.join(known)})"
+                f"{kind.__name__} has no option {option!r}{suggestion(option, known)} "
+                f"(it has: {', '.join(known)})"
             )
     return kind(**{**settings, **changes})
 
 
 def list_presets() -> list[str]:
-    """Names for :func:`create`."""
-    return list(PRESETS)
+    """The published settings by name.
+
+    Returns:
+        The names that :func:`create_published` takes.
+    """
+    return list(PUBLISHED)

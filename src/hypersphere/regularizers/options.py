@@ -1,36 +1,36 @@
-"""Arguments of regularizers are looked at when one is made, not when training calls it."""
+"""Options of regularizers are checked when one is made, not when training calls it."""
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-__all__ = ["did_you_mean", "energy_options", "names", "number", "one_of"]
+from ..registry import nearest
+
+__all__ = ["energy_options", "number", "one_of", "sequence_of_names", "suggestion"]
 
 
-def did_you_mean(value: Any, known: Iterable[str]) -> str:
-    """A hint at the nearest name, or nothing.
+def suggestion(value: Any, known: Iterable[str]) -> str:
+    """The nearest of the known names as the end of a message, or nothing.
 
-    >>> did_you_mean("geo", ["euclidean", "geodesic"])
+    >>> suggestion("geo", ["euclidean", "geodesic"])
     "; did you mean 'geodesic'?"
     """
-    text, choices = str(value).lower(), list(known)
-    longer = [name for name in choices if text and name.startswith(text)]
-    near = longer or difflib.get_close_matches(text, choices, n=1)
-    return f"; did you mean {near[0]!r}?" if near else ""
+    near = nearest(str(value).lower(), known)
+    return f"; did you mean {near!r}?" if near else ""
 
 
 def one_of(name: str, value: str, known: Sequence[str]) -> None:
+    """Refuse a value that is not one of the known names."""
     if value not in known:
         raise ValueError(
-            f"{name} must be one of {', '.join(known)}; got {value!r}{did_you_mean(value, known)}"
+            f"{name} must be one of {', '.join(known)}; got {value!r}{suggestion(value, known)}"
         )
 
 
 def number(name: str, value: Any, at_least: float = 0.0) -> None:
-    """A finite number not below a bound."""
+    """Refuse what is not a finite number, or is below a bound."""
     try:
         figure = math.nan if isinstance(value, str) else float(value)
     except (TypeError, ValueError, RuntimeError):
@@ -40,12 +40,12 @@ def number(name: str, value: Any, at_least: float = 0.0) -> None:
 
 
 def energy_options(s: float, distance: str, prefix: str = "") -> None:
-    """Power and distance of the energy (Eq. 5.1, 5.5)."""
+    """Refuse a power or a distance for which the energy is not defined (Eq. 5.1, 5.5)."""
     number(f"{prefix}s", s)
     one_of(f"{prefix}distance", distance, ("euclidean", "geodesic"))
 
 
-def names(argument: str, value: Sequence[str] | None) -> None:
-    """Names of layers come as a sequence: a string would be taken letter by letter."""
+def sequence_of_names(argument: str, value: Sequence[str] | None) -> None:
+    """Refuse a single string where a sequence is meant: it would be taken letter by letter."""
     if isinstance(value, str):
         raise TypeError(f"{argument} expects a sequence of names, got the string {value!r}")
