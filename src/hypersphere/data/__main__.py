@@ -12,7 +12,7 @@ from .checksums import verify_files
 from .download import download
 from .errors import MissingData
 from .files import data_root
-from .registry import check_name, list_datasets, load
+from .readers import check_name, list_datasets, load
 from .sources import SOURCES
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .points import JitterPoints, RotateUp, SamplePoints, ScalePoints, ShiftPoints, Tilt
+from .point_clouds import JitterPoints, RotateUp, SamplePoints, ScalePoints, ShiftPoints, Tilt
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from .pairs import Pairs
+from .verification_pairs import Pairs
 
 
 class Dataset(Protocol):

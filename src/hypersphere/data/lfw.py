@@ -11,11 +11,11 @@ from .checksums import verify_files
 from .dataset import ArrayDataset, Split
 from .errors import damaged, missing
 from .files import find_folder
-from .folder import list_classes
-from .images import Size, read_images
-from .pairs import Pairs, draw_pairs
+from .image_files import Size, read_images
+from .image_folder import list_classes
 from .sources import SOURCES
 from .splits import closed_set
+from .verification_pairs import Pairs, draw_pairs
 
 
 def load_lfw(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from .dataset import Dataset
 from .errors import damaged, missing
-from .images import Size, make_dataset
+from .image_files import Size, make_dataset
 from .sources import SOURCES
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from .dataset import Dataset, Split
 from .errors import damaged, missing
 from .files import find_folder
-from .images import Size, make_dataset
+from .image_files import Size, make_dataset
 from .sources import SOURCES
 
 

@@ -10,7 +10,7 @@ import torch
 from .dataset import ArrayDataset, Split
 from .errors import missing
 from .files import find_folder
-from .images import Size, list_pictures, read_images
+from .image_files import Size, list_pictures, read_images
 from .sources import SOURCES
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ._random import generator
 from .dataset import ArrayDataset, Split
-from .pairs import draw_pairs
+from .verification_pairs import draw_pairs
 
 
 def closed_set(dataset: ArrayDataset, test_fraction: float = 0.25, seed: int = 0) -> Split:

@@ -10,7 +10,7 @@ import torch
 
 from .dataset import ArrayDataset, Dataset, Split
 from .errors import MissingData, missing
-from .images import EXTENSIONS, ImageFiles, Size, list_pictures, make_dataset
+from .image_files import EXTENSIONS, ImageFiles, Size, list_pictures, make_dataset
 from .sources import SOURCES
 from .splits import choose_test
 

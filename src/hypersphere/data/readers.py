@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from .cifar import load_cifar
+from .class_imbalance import imbalanced
 from .dataset import Split
 from .digits import load_digits
 from .download import download as fetch
 from .errors import MissingData
 from .files import data_root
-from .folder import load_folder
 from .idx import load_idx
-from .imbalance import imbalanced
+from .image_folder import load_folder
 from .lfw import load_lfw
 from .megaface import load_megaface
 from .mini_imagenet import load_mini_imagenet
