@@ -102,7 +102,10 @@ def test_sparse_features_train_the_same_network(layout, change):
             net.zero_grad()
             out = net(features, adjacency)
             out.square().sum().backward()
-            results[name] = [out.detach(), *(p.grad.clone() for p in net.parameters() if p.requires_grad)]
+            results[name] = [
+                out.detach(),
+                *(p.grad.clone() for p in net.parameters() if p.requires_grad),
+            ]
         for dense, sparse in zip(results["dense"], results["sparse"], strict=True):
             torch.testing.assert_close(sparse, dense)
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from .._optional import require
+from ..registry import register
 from .dataset import ArrayDataset, Split
 from .splits import closed_set, open_set
 
@@ -23,6 +24,7 @@ def digits() -> ArrayDataset:
     return ArrayDataset(images, labels, [str(c) for c in range(10)])
 
 
+@register("data", "digits")
 def load_digits(
     protocol: str = "closed_set",
     test_fraction: float = 0.25,

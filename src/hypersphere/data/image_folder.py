@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from ..registry import register
 from .dataset import ArrayDataset, Dataset, Split
 from .errors import MissingData, missing
 from .image_files import EXTENSIONS, ImageFiles, Size, list_pictures, make_dataset
@@ -17,6 +18,7 @@ from .splits import choose_test
 PARTS = {"train": ("train",), "validation": ("val", "validation"), "test": ("test",)}
 
 
+@register("data", "folder")
 def load_folder(
     root: Path,
     path: str = ".",

@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..registry import register
 from .dataset import Dataset
 from .errors import damaged, missing
 from .image_files import Size, make_dataset
@@ -24,6 +25,7 @@ class Identification:
     distractors: Dataset | None = None
 
 
+@register("data", "megaface")
 def load_megaface(
     root: Path,
     probes: str = "probes.json",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
+from ..registry import register
 from .dataset import Dataset, Split
 from .errors import damaged, missing
 from .files import find_folder
@@ -12,6 +13,7 @@ from .image_files import Size, make_dataset
 from .sources import SOURCES
 
 
+@register("data", "mini-imagenet")
 def load_mini_imagenet(
     root: Path, size: Size = 84, images: str = "images", mode: str = "RGB", lazy: bool = False
 ) -> Split:

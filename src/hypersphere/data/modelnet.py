@@ -9,12 +9,14 @@ import numpy as np
 import torch
 
 from .._optional import require
+from ..registry import register
 from ._random import generator
 from .dataset import ArrayDataset, Split
 from .errors import damaged, missing
 from .sources import SOURCES
 
 
+@register("data", "modelnet40")
 def load_modelnet(root: Path, points: int | None = None, seed: int = 0) -> Split:
     """Clouds (N, P, 3) float32 with the y axis up; P as in the files, or `points` drawn at random.
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from ..registry import register
 from .dataset import ArrayDataset, Split
 from .errors import missing
 from .files import find_folder
@@ -14,6 +15,7 @@ from .image_files import Size, list_pictures, read_images
 from .sources import SOURCES
 
 
+@register("data", "omniglot")
 def load_omniglot(root: Path, size: Size = None, invert: bool = False) -> Split:
     """Background characters as `train`, evaluation characters as `test`: no class is in both.
 

@@ -119,12 +119,9 @@ class TrainedRun:
 
     def load_split(self, name: str, root: str | None) -> Any:
         """A named data set, in the size and color of the run where its reader can do that."""
-        import inspect
-
         from .. import data
-        from ..data.readers import _READERS
 
-        known = inspect.signature(_READERS[name]).parameters if name in _READERS else {}
+        known = data.reader_options(name)
         channels, *size = self.shape
         options: dict[str, Any] = {}
         if "size" in known and len(size) == 2:
