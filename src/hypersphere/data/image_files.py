@@ -30,7 +30,7 @@ def read_image(path: Path | str, size: Size = None, mode: str | None = None) -> 
     try:
         with Image.open(path) as picture:
             if picture.mode[0] in "IF":  # 16 or 32 bits: converting would cut the values off
-                raise ValueError(f"{picture.mode} pixels, not 8 bits a channel")
+                raise ValueError(f"{picture.mode} pixels, not 8 bits per channel")
             if mode is None:
                 mode = "L" if picture.mode in ("1", "L") else "RGB"
             if picture.mode != mode:
@@ -41,7 +41,8 @@ def read_image(path: Path | str, size: Size = None, mode: str | None = None) -> 
             array = np.asarray(picture)
     except FileNotFoundError:
         raise missing("the picture", Path(path), "the set it belongs to") from None
-    except (OSError, ValueError, SyntaxError) as error:  # what Pillow raises for broken files
+    # What Pillow raises for broken files, and for pictures that claim to be huge.
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise damaged(Path(path), "a picture", str(error), "the set it belongs to") from None
     return array[None] if array.ndim == 2 else array.transpose(2, 0, 1)
 

@@ -57,7 +57,7 @@ class Normalize:
         shape = dataset.shape
         total, square = torch.zeros(shape).double(), torch.zeros(shape).double()
         for index in torch.arange(len(dataset)).split(4096):
-            pixels = _unit(dataset.take(index)).cpu().double()
+            pixels = _unit_pixels(dataset.take(index)).cpu().double()
             total += pixels.sum(0)
             square += pixels.square().sum(0)
         mean, square = total / len(dataset), square / len(dataset)
@@ -70,7 +70,7 @@ class Normalize:
         return cls(center.float(), torch.where(deviation > 1e-6, deviation, 1.0).float())
 
     def __call__(self, images: Tensor) -> Tensor:
-        pixels = _unit(images)
+        pixels = _unit_pixels(images)
         mean, std = self.mean, self.std
         if isinstance(mean, Tensor):
             if mean.dim() == 3 and mean.shape[1] > 1 and mean.shape != images.shape[1:]:
@@ -89,5 +89,5 @@ class Normalize:
         return pixels.sub_(mean).div_(std)
 
 
-def _unit(images: Tensor) -> Tensor:
+def _unit_pixels(images: Tensor) -> Tensor:
     return images.float().mul_(1 / 255) if images.dtype == torch.uint8 else images

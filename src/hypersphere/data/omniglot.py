@@ -24,13 +24,13 @@ def load_omniglot(root: Path, size: Size = None, invert: bool = False) -> Split:
     """
     source = SOURCES["omniglot"]
     folders = find_folder(root, source, ["images_background", "images_evaluation"])
-    parts = [_read(folder, size, source.how(root)) for folder in folders]
+    parts = [_read_characters(folder, size, source.how(root)) for folder in folders]
     if invert:
         parts = [replace(part, images=255 - part.images) for part in parts]
     return Split(train=parts[0], test=parts[1])
 
 
-def _read(folder: Path, size: Size, where: str) -> ArrayDataset:
+def _read_characters(folder: Path, size: Size, where: str) -> ArrayDataset:
     paths = list_pictures(folder)
     # A picture lies two folders below: alphabet, character.
     names = [f"{Path(p).parent.parent.name}/{Path(p).parent.name}" for p in paths]
