@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from ._kernels.classes.logsumexp import class_logsumexp
+from ._kernels.classes.logsumexp import class_logsumexp as class_logsumexp  # for sharded heads
 from .angles import cosine, normalize, pairwise_cosine, row_norm
 from .angular import Angular, angular
 from .labels import (

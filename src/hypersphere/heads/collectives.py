@@ -15,6 +15,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 __all__ = [
+    "agree",
+    "concatenate",
     "gather_batch",
     "gather_rows",
     "logsumexp_over",
@@ -25,6 +27,18 @@ __all__ = [
 ]
 
 Group = Any  # torch.distributed.ProcessGroup, or None for all processes
+
+
+def agree(error: Exception | None, group: Group, device: torch.device) -> None:
+    """Raise on every process if one of them has an `error`: nobody is left waiting."""
+    failed = torch.tensor([error is not None], dtype=torch.int64, device=device)
+    flags = [torch.empty_like(failed) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(flags, failed, group=group)
+    if error is not None:
+        raise error
+    if any(bool(flag) for flag in flags):
+        first = [bool(flag) for flag in flags].index(True)
+        raise ValueError(f"process {first} could not go on (see its own error), so none does")
 
 
 def row_counts(
