@@ -76,7 +76,8 @@ class SparseRows:
     def sparse(self) -> Tensor:
         """The matrix as a sparse COO tensor (rows, columns) float32, coalesced."""
         self.check()
-        rows = np.repeat(np.arange(self.shape[0]), np.diff(self.indptr.astype(np.int64)))
+        lengths: Any = np.diff(self.indptr.astype(np.int64))
+        rows = np.repeat(np.arange(self.shape[0]), lengths)
         index = torch.from_numpy(np.stack([rows, self.indices.astype(np.int64)]))
         values = torch.from_numpy(self.data.astype(np.float32))
         # Checked above; coalescing sums entries that are given twice, as scipy does.

@@ -144,31 +144,36 @@ class _Share(torch.autograd.Function):
         return total, None
 
 
+def _apply(function: Any, *arguments: Any) -> Tensor:
+    made: Tensor = function.apply(*arguments)  # torch leaves `apply` untyped
+    return made
+
+
 def gather_batch(x: Tensor, counts: list[int], factor: float, group: Group) -> Tensor:
     """The features of all processes (sum of counts, d); own gradient summed, times `factor`."""
-    return _Gather.apply(x, counts, factor, group)
+    return _apply(_Gather, x, counts, factor, group)
 
 
 def gather_rows(x: Tensor, counts: list[int], factor: float, group: Group) -> Tensor:
     """The class rows of all processes (C, ...); own gradient summed, times `factor`."""
-    return _Gather.apply(x, counts, factor, group)
+    return _apply(_Gather, x, counts, factor, group)
 
 
 def own_rows(x: Tensor, counts: list[int], factor: float, group: Group) -> Tensor:
     """This process's part of a result that all have; in return all get everybody's gradient."""
-    return _OwnRows.apply(x, counts, factor, group)
+    return _apply(_OwnRows, x, counts, factor, group)
 
 
 def sum_over(x: Tensor, group: Group) -> Tensor:
     """Sum over the processes, alike on all."""
-    return _Sum.apply(x, group)
+    return _apply(_Sum, x, group)
 
 
 def logsumexp_over(x: Tensor, group: Group) -> Tensor:
     """log sum exp over the processes, alike on all; -inf where it is on all."""
-    return _LogSumExp.apply(x, group)
+    return _apply(_LogSumExp, x, group)
 
 
 def share(x: Tensor, group: Group) -> Tensor:
     """A parameter that all have, for use in parts; its gradient is summed over the processes."""
-    return _Share.apply(x, group)
+    return _apply(_Share, x, group)

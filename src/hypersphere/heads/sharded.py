@@ -89,9 +89,10 @@ def shard(
         if head.log_k is not None:
             head.log_k = nn.Parameter(torch.tensor(math.log(head._k or 0.5), device=place))
         head.reset_parameters()
+    module: Any = head  # torch leaves both methods untyped
     head.shard.hooks = [
-        head.register_state_dict_post_hook(_whole_state),
-        head.register_load_state_dict_pre_hook(_own_state),
+        module.register_state_dict_post_hook(_whole_state),
+        module.register_load_state_dict_pre_hook(_own_state),
     ]
     return head
 
