@@ -23,11 +23,18 @@ from .unpickle import read_pickle
 def load_cifar(
     name: str, root: Path, batches: int | None = None, coarse: bool = False, verify: bool = False
 ) -> Split:
-    """CIFAR-10 ("cifar10") or CIFAR-100 ("cifar100").
+    """CIFAR-10 or CIFAR-100.
 
-    `batches`: how many of the five training batches of CIFAR-10 to read (1..5); by default all that
-    lie in the folder, with a warning if some are missing. `coarse`: the 20 groups of CIFAR-100 as
-    classes. `verify`: compare with the publisher's checksums.
+    Args:
+        name: "cifar10" or "cifar100".
+        root: the data folder.
+        batches: how many of the five training batches of CIFAR-10 to read (1..5). Default: all that
+            lie in the folder, with a warning if some are missing.
+        coarse: the 20 groups of CIFAR-100 as classes.
+        verify: compare the files with the publisher's checksums.
+
+    Returns:
+        Training and test pictures (3, 32, 32) uint8.
     """
     source = SOURCES[name]
     if name == "cifar10":
@@ -45,8 +52,8 @@ def load_cifar(
             train = [p for p in train if p.exists()]
             warnings.warn(
                 f"CIFAR-10 lacks {', '.join(absent)} in {first.parent}: {len(train)} of 5 training "
-                f"batches are read. batches={len(train)} says that this is meant; the others can "
-                f"be had at {source.how(root)}",
+                f"batches are read. batches={len(train)} says that this is meant; the others are "
+                f"available at {source.how(root)}",
                 stacklevel=3,
             )
         labels_key, names_key = "labels", "label_names"

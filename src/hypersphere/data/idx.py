@@ -39,7 +39,7 @@ def read_idx(path: Path | str, where: str = "the publisher of the set") -> Tenso
     Args:
         path: the file; one that ends in `.gz` is unpacked on the way, as far as its header says and
             no further.
-        where: where a fresh copy can be had, for messages.
+        where: where a fresh copy is available, for messages.
 
     Returns:
         The array, of the shape and type that the header gives.

@@ -37,14 +37,27 @@ def load_lfw(
 ) -> Split:
     """LFW, or any people folder in its layout: NAME/NAME_0001.jpg.
 
-    `protocol="pairs"`: the published verification pairs. `pairs` point into `test`, the pictures
-    that appear in them; `train` is everybody who appears in none, so it may be trained on.
+    Args:
+        root: the data folder.
+        protocol: "pairs": the published verification pairs; `pairs` point into `test`, the pictures
+            that appear in them, and `train` is everybody who appears in none, so it may be trained
+            on. "open_set": for training on LFW itself; some people are drawn for verification
+            pairs, the others are divided into `train` and `test`.
+        size: bring the pictures to (height, width), or a square of this side, bilinear. Default: as
+            in the files.
+        mode: "L" (gray) or "RGB". Default: gray pictures stay gray, all others become RGB.
+        pairs_file: the list of pairs, in the folder of the people or in `root`.
+        min_images: people with fewer pictures are left out of `train` and `test`, for "open_set".
+        unseen_fraction: share of the people with two or more pictures that is drawn for the pairs,
+            for "open_set".
+        test_fraction: share of every person's pictures for testing, for "open_set".
+        folds: folds of the drawn pairs, for "open_set".
+        per_fold: drawn pairs of one person, and of two, per fold.
+        seed: of all that is drawn.
+        verify: compare pairs.txt with its published checksum.
 
-    `protocol="open_set"`: for training on LFW itself. `unseen_fraction` of the people with two or
-    more pictures are drawn for verification pairs (`folds` x (`per_fold` + `per_fold`)); of the
-    others, those with `min_images` or more are divided into `train` and `test`.
-
-    `size`, `mode`: see `read_image`. `verify` compares pairs.txt with its published checksum.
+    Returns:
+        Training and test part, with `pairs`.
     """
     if protocol not in ("pairs", "open_set"):
         raise ValueError(f"protocol is 'pairs' or 'open_set'; got {protocol!r}")

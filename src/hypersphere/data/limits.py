@@ -24,7 +24,7 @@ def check_claim(path: Path, claimed: int, where: str, on_disk: int | None = None
     Args:
         path: the file, for the message.
         claimed: bytes that it says it holds, unpacked.
-        where: where a fresh copy can be had.
+        where: where a fresh copy is available.
         on_disk: bytes that it has, packed. Default: the size of the file.
     """
     if claimed <= FREE_BYTES:

@@ -19,10 +19,16 @@ from .sources import SOURCES
 
 @register("data", "modelnet40")
 def load_modelnet(root: Path, points: int | None = None, seed: int = 0) -> Split:
-    """Clouds (N, P, 3) float32 with the y axis up; P as in the files, or `points` drawn at random.
+    """Point clouds of ModelNet40, with the y axis up.
 
-    The subset is drawn once, with `seed`; `SamplePoints` draws another one for every batch. Never
-    the first ones of a cloud: files may hold the points in a spatial order.
+    Args:
+        root: the data folder.
+        points: draw this many points of each cloud, once; `SamplePoints` draws others for every
+            batch. Never the first ones: files may hold the points in a spatial order. Default: all.
+        seed: of that choice.
+
+    Returns:
+        Training and test clouds (P, 3) float32.
     """
     source = SOURCES["modelnet40"]
     folder = next((root / f for f in source.folders if any((root / f).glob("ply_data_*.h5"))), None)

@@ -14,12 +14,16 @@ from .dataset import Dataset
 class Normalize:
     """(u - mean) / std, where u is a uint8 pixel / 255, or a floating-point pixel as it is.
 
-    `mean` and `std`: a number, or a tensor that broadcasts against (C, H, W).
-
     - "unit": u itself.
     - "symmetric": (255 u - 127.5) / 128, the face preprocessing of section 2.3.6.
     - fitted on training data, "mean": u minus the mean picture (section 2.2.7: "only the mean
       subtraction"); "channel": u minus the mean of its channel, over that channel's deviation.
+
+    Pictures (B, C, H, W) -> the same shape, floating point.
+
+    Args:
+        mean: a number, or a tensor that broadcasts against (C, H, W).
+        std: a number, or a tensor that broadcasts against (C, H, W).
 
     >>> Normalize.named("symmetric")(torch.tensor([0, 255], dtype=torch.uint8))
     tensor([-0.9961,  0.9961])
@@ -30,7 +34,14 @@ class Normalize:
 
     @classmethod
     def named(cls, name: str) -> Normalize:
-        """One of the settings that need no data: "unit" or "symmetric"."""
+        """One of the settings that need no data.
+
+        Args:
+            name: "unit" or "symmetric".
+
+        Returns:
+            The normalization.
+        """
         known = {"unit": cls(), "symmetric": cls(0.5, 128 / 255)}
         if name not in known:
             raise ValueError(
@@ -41,7 +52,14 @@ class Normalize:
 
     @classmethod
     def fit(cls, dataset: Dataset, kind: str = "channel") -> Normalize:
-        """Take the mean (and deviation) from `dataset`, which is the training part.
+        """Take the mean (and deviation) from data.
+
+        Args:
+            dataset: the training part.
+            kind: "channel" or "mean"; "unit" and "symmetric" need no data.
+
+        Returns:
+            The normalization.
 
         >>> from hypersphere.data import ArrayDataset
         >>> data = ArrayDataset(torch.rand(100, 3, 4, 4), torch.zeros(100).long(), ["a"])

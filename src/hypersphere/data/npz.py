@@ -22,7 +22,7 @@ def read_npz(path: Path | str, where: str = "whoever wrote it") -> dict[str, np.
 
     Args:
         path: the file, as ``numpy.savez`` or ``numpy.savez_compressed`` writes it.
-        where: where a fresh copy can be had, for messages.
+        where: where a fresh copy is available, for messages.
 
     Returns:
         The arrays by name.

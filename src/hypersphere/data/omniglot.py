@@ -19,8 +19,16 @@ from .sources import SOURCES
 def load_omniglot(root: Path, size: Size = None, invert: bool = False) -> Split:
     """Background characters as `train`, evaluation characters as `test`: no class is in both.
 
-    A class is "ALPHABET/CHARACTER". `size`: 28 is usual for few-shot work, None keeps 105 x 105.
-    `invert`: ink bright on black instead of the files' black on white.
+    A class is "ALPHABET/CHARACTER".
+
+    Args:
+        root: the data folder.
+        size: (height, width) of the pictures, or the side of a square; 28 is usual for few-shot
+            work. Default: 105 x 105, as in the files.
+        invert: ink bright on black instead of the files' black on white.
+
+    Returns:
+        Pictures (1, H, W) uint8.
     """
     source = SOURCES["omniglot"]
     folders = find_folder(root, source, ["images_background", "images_evaluation"])

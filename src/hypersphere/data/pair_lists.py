@@ -69,7 +69,7 @@ def parse_lfw_pairs(
     Args:
         path: the file, for messages.
         lines: number and words of each line.
-        where: where a fresh copy can be had, for messages.
+        where: where a fresh copy is available, for messages.
 
     Returns:
         One entry per line.

@@ -238,7 +238,7 @@ def read_pickle(path: Path | str, where: str = "the publisher of the set") -> An
 
     Args:
         path: the file.
-        where: where a genuine copy can be had, for messages.
+        where: where a genuine copy is available, for messages.
 
     Returns:
         Numbers, text, lists, tuples, sets, dictionaries, numpy arrays and `SparseRows`.

@@ -109,7 +109,7 @@ def check_margin(
     theta, values, plain = _psi_curves(psi, kind, k, points)
     excess = values - plain
     steps = values.diff()
-    # A jump is a step that does not shrink with the grid: far above its neighbours on both sides.
+    # A jump is a step that does not shrink with the grid: far above its neighbors on both sides.
     size = steps.abs()
     around = torch.maximum(size.roll(1), size.roll(-1))
     around[0], around[-1] = size[1], size[-2]

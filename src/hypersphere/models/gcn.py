@@ -130,7 +130,14 @@ class GCN(Backbone):
         return torch.sparse.mm(kept, weight.t()) if plain else layer(kept.to_dense())
 
     def example_inputs(self, batch: int = 2) -> tuple[Tensor, ...]:
-        """`batch` nodes, each joined with every other: all entries of A^ are equal."""
+        """A small graph in which each node is joined with every other: all entries of A^ are equal.
+
+        Args:
+            batch: number of nodes n.
+
+        Returns:
+            Node features (n, in_channels) of zeros, and A^ (n, n).
+        """
         device = next(self.parameters()).device
         adjacency = torch.full((batch, batch), 1.0 / batch, device=device)
         return torch.zeros(batch, *self.input_shape, device=device), adjacency

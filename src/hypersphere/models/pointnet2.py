@@ -159,7 +159,7 @@ class PointNet2(Backbone):
         super().__init__()
         if not len(centers) == len(radii) == len(neighbors) == len(widths) - 1:
             raise ValueError(
-                "centers, radii and neighbors have one number a level, widths one more; got "
+                "centers, radii and neighbors have one number per level, widths one more; got "
                 f"{len(centers)}, {len(radii)}, {len(neighbors)} and {len(widths)}"
             )
         if in_channels != 3:
