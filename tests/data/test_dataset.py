@@ -97,6 +97,6 @@ def test_pairs_are_distinct_true_and_balanced(size):
 def test_too_many_pairs_are_refused_with_the_numbers():
     with pytest.raises(ValueError, match="6 pairs of one class and 9 of two"):
         draw_pairs(labelled([3, 3]), folds=1, per_fold=7)
-    with pytest.raises(ValueError, match="one entry a pair"):
+    with pytest.raises(ValueError, match="one entry per pair"):
         none = torch.zeros(0).long()
         Pairs(labelled([1]), none, none, torch.zeros(1).bool(), none)

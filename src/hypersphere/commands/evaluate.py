@@ -153,7 +153,7 @@ def _distractors(options: argparse.Namespace, run: TrainedRun | None) -> Tensor:
         return pick(load_features(path), "features", path, ["distractors"])
     if run is None:
         raise ValueError("--distractors of pictures needs a RUN to extract their features")
-    from ..data.images import list_pictures
+    from ..data.image_files import list_pictures
 
     pictures = list_pictures(path)
     if not pictures:
@@ -282,7 +282,7 @@ def generative(options: argparse.Namespace) -> list[Result]:
         return results
     if not options.images:
         raise ValueError("give the generated pictures: --images DIR")
-    from ..data.images import list_pictures
+    from ..data.image_files import list_pictures
 
     run = open_run(options)
     pictures = list_pictures(options.images)

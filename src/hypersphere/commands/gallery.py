@@ -141,7 +141,7 @@ def _listed(options: argparse.Namespace) -> tuple[list[str], list[str]]:
     paths = list(options.pictures)
     names = [getattr(options, "name", None) or "" for _ in paths]
     if getattr(options, "images", None):
-        from ..data.folder import list_classes
+        from ..data.image_folder import list_classes
 
         if not Path(options.images).is_dir():
             raise FileNotFoundError(f"no folder of pictures at {options.images}")
@@ -158,7 +158,7 @@ def _aligned(run: TrainedRun, paths: Sequence[str]) -> Tensor:
     import torch
     from torch.nn.functional import interpolate
 
-    from ..data.images import read_image
+    from ..data.image_files import read_image
     from ..evaluation import YuNet, detect_and_align
 
     detector, faces = YuNet(), []

@@ -102,7 +102,7 @@ class TrainedRun:
 
     def read(self, paths: Sequence[str | Path]) -> Tensor:
         """Pictures brought to the size and color of the run, (n, C, H, W) uint8."""
-        from ..data.images import read_images
+        from ..data.image_files import read_images
 
         channels, *size = self.shape
         mode = "L" if channels == 1 else "RGB"
@@ -110,7 +110,7 @@ class TrainedRun:
 
     def folder_samples(self, folder: str | Path) -> Samples:
         """Pictures of a folder with one folder per class."""
-        from ..data.folder import list_classes
+        from ..data.image_folder import list_classes
 
         if not Path(folder).is_dir():
             raise FileNotFoundError(f"no folder of pictures at {folder}")
@@ -119,12 +119,9 @@ class TrainedRun:
 
     def load_split(self, name: str, root: str | None) -> Any:
         """A named data set, in the size and color of the run where its reader can do that."""
-        import inspect
-
         from .. import data
-        from ..data.registry import _READERS
 
-        known = inspect.signature(_READERS[name]).parameters if name in _READERS else {}
+        known = data.reader_options(name)
         channels, *size = self.shape
         options: dict[str, Any] = {}
         if "size" in known and len(size) == 2:

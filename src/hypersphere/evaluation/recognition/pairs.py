@@ -8,6 +8,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from ...data.pair_lists import parse_lfw_header, parse_lfw_pairs
+
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".pgm", ".ppm", ".webp")
 
 
@@ -46,9 +48,9 @@ def read_pairs(path: str | Path, folder: str | Path | None = None, folds: int = 
     lines = [(i, words) for i, words in lines if words and not words[0].startswith("#")]
     if not lines:
         raise ValueError(f"{path}: the list of pairs is empty")
-    header = lines[0][1]
-    if len(header) <= 2 and all(word.isdigit() for word in header):
-        rows, folds = _lfw(path, lines[1:], root), int(header[0]) if len(header) == 2 else 1
+    header = parse_lfw_header(lines[0][1])
+    if header is not None:
+        rows, folds = _lfw(path, lines[1:], root), header[0]
     else:
         rows = _paths(path, lines, root)
     if not rows:
@@ -60,19 +62,15 @@ Row = tuple[int, Path, Path, bool]
 
 
 def _lfw(path: Path, lines: list[tuple[int, list[str]]], root: Path) -> list[Row]:
-    rows = []
-    for number, words in lines:
-        if len(words) == 3 and words[1].isdigit() and words[2].isdigit():
-            a, i, b, j = words[0], words[1], words[0], words[2]
-        elif len(words) == 4 and words[1].isdigit() and words[3].isdigit():
-            a, i, b, j = words
-        else:
-            raise ValueError(
-                f"{path}, line {number}: expected `name i j` or `name i other j`; "
-                f"got {' '.join(words)!r}"
-            )
-        rows.append((number, _picture(root, a, int(i)), _picture(root, b, int(j)), len(words) == 3))
-    return rows
+    return [
+        (
+            pair.line,
+            _picture(root, pair.first, pair.first_number),
+            _picture(root, pair.second, pair.second_number),
+            pair.same,
+        )
+        for pair in parse_lfw_pairs(path, lines, "whoever wrote the list")
+    ]
 
 
 def _picture(root: Path, name: str, number: int) -> Path:

@@ -16,10 +16,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Pairs:
-    """Pairs of samples of `dataset`.
+    """Pairs of samples: two indices, whether they are of one class, and a fold.
 
-    `first`, `second`: (P,) int64 indices into `dataset`; `same`: (P,) bool; `fold`: (P,) int64.
     With features of all samples, ``verification(features[p.first], features[p.second], p.same)``.
+
+    Args:
+        dataset: the samples.
+        first: (P,) int64 indices into `dataset`.
+        second: (P,) int64 indices into `dataset`.
+        same: (P,) bool, whether both are of one class.
+        fold: (P,) int64.
     """
 
     dataset: Dataset
@@ -39,15 +45,24 @@ class Pairs:
     def __post_init__(self) -> None:
         sizes = {len(self.first), len(self.second), len(self.same), len(self.fold)}
         if len(sizes) > 1:
-            raise ValueError(f"first, second, same and fold have one entry a pair; got {sizes}")
+            raise ValueError(f"first, second, same and fold have one entry per pair; got {sizes}")
 
 
 def draw_pairs(dataset: Dataset, folds: int = 10, per_fold: int = 300, seed: int = 0) -> Pairs:
-    """Draw distinct random pairs, in each fold `per_fold` of one class and `per_fold` of two.
+    """Draw distinct random pairs of one class and of two.
 
     The shape of LFW's list (10 folds of 300 + 300), whose people are disjoint between folds; here
-    the folds divide the pairs only, so that it also works for a handful of classes. A positive
-    pair picks a sample first and a partner in its class second, so a class counts by its size.
+    the folds divide the pairs only, so that it also works for a handful of classes. A positive pair
+    picks a sample first and a partner in its class second, so a class counts by its size.
+
+    Args:
+        dataset: the samples.
+        folds: number of folds.
+        per_fold: pairs of one class, and of two, in each fold.
+        seed: of the choice.
+
+    Returns:
+        The pairs, fold by fold, those of one class first.
 
     >>> from hypersphere.data import ArrayDataset
     >>> data = ArrayDataset(torch.zeros(40, 1, 2, 2), torch.arange(40) % 4, list("abcd"))

@@ -11,9 +11,12 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class SamplePoints:
-    """`count` different points of each cloud, drawn anew for every batch.
+    """Different points of each cloud (B, P, 3), drawn anew for every batch.
 
-    A random subset, not the first `count`: files often store points in a spatial order.
+    A random subset, not the first points: files often store them in a spatial order.
+
+    Args:
+        count: points that are kept.
     """
 
     count: int = 1024
@@ -28,7 +31,11 @@ class SamplePoints:
 
 @dataclass(frozen=True)
 class RotateUp:
-    """Turn each cloud by its own uniform angle about the vertical axis (y in ModelNet40)."""
+    """Turn each cloud (B, P, 3) by its own uniform angle about the vertical axis.
+
+    Args:
+        axis: the vertical, 0..2 (y in ModelNet40).
+    """
 
     axis: int = 1
 
@@ -44,7 +51,12 @@ class RotateUp:
 
 @dataclass(frozen=True)
 class Tilt:
-    """A small rotation about all three axes: normal angles of deviation `sigma`, cut at `clip`."""
+    """A small rotation of each cloud (B, P, 3) about all three axes, by normal angles.
+
+    Args:
+        sigma: deviation of the angles, in radians.
+        clip: largest angle, in radians.
+    """
 
     sigma: float = 0.06
     clip: float = 0.18
@@ -60,7 +72,12 @@ class Tilt:
 
 @dataclass(frozen=True)
 class ScalePoints:
-    """Each cloud times its own uniform factor."""
+    """Each cloud (B, P, 3) times its own uniform factor.
+
+    Args:
+        low: smallest factor.
+        high: largest factor.
+    """
 
     low: float = 0.8
     high: float = 1.25
@@ -72,7 +89,11 @@ class ScalePoints:
 
 @dataclass(frozen=True)
 class ShiftPoints:
-    """Each cloud plus its own vector, uniform in the cube of half-width `most`."""
+    """Each cloud (B, P, 3) plus its own vector, uniform in a cube.
+
+    Args:
+        most: half the width of the cube.
+    """
 
     most: float = 0.1
 
@@ -83,7 +104,12 @@ class ShiftPoints:
 
 @dataclass(frozen=True)
 class JitterPoints:
-    """Each coordinate plus normal noise of deviation `sigma`, cut at `clip`."""
+    """Each coordinate of the clouds (B, P, 3) plus normal noise.
+
+    Args:
+        sigma: deviation of the noise.
+        clip: largest noise.
+    """
 
     sigma: float = 0.01
     clip: float = 0.05

@@ -12,7 +12,16 @@ from .dataset import Dataset
 
 
 def keep_per_class(dataset: Dataset, counts: Sequence[int], seed: int = 0) -> Dataset:
-    """Keep `counts[c]` randomly chosen samples of class c; the order of the samples stays."""
+    """Keep some randomly chosen samples of each class; the order of the samples stays.
+
+    Args:
+        dataset: the samples.
+        counts: how many of each class.
+        seed: of the choice.
+
+    Returns:
+        The data set of those.
+    """
     have = dataset.counts().tolist()
     if len(counts) != len(have):
         raise ValueError(
@@ -33,8 +42,17 @@ def thin_classes(
 ) -> Dataset:
     """Throw away most samples of some classes, keep all others ("single class imbalance").
 
-    `keep`: a fraction (float), or a number of samples (int). Section D.1 keeps 10 % of class 0 of
-    CIFAR-10: 45,500 pictures stay. Section D.8 keeps 10 % of the classes 0..9 of CIFAR-100.
+    Section D.1 keeps 10 % of class 0 of CIFAR-10: 45,500 pictures stay. Section D.8 keeps 10 % of
+    the classes 0..9 of CIFAR-100.
+
+    Args:
+        dataset: the samples.
+        classes: indices of the classes to thin.
+        keep: a fraction (float), or a number of samples (int).
+        seed: of the choice.
+
+    Returns:
+        The data set of what is kept.
 
     >>> from hypersphere.data import ArrayDataset
     >>> data = ArrayDataset(torch.rand(40, 1, 2, 2), torch.arange(40) % 4, list("abcd"))
@@ -53,8 +71,16 @@ def grow_linearly(dataset: Dataset, step: int | None = None, seed: int = 0) -> D
     """Class c keeps step x (c + 1) samples ("multiple class imbalance").
 
     Section D.1: step 500 for the 10 classes of CIFAR-10 (27,500 pictures); section D.8: step 5 for
-    the 100 classes of CIFAR-100. Without `step`, the largest that the data allow: these numbers for
-    the full sets.
+    the 100 classes of CIFAR-100.
+
+    Args:
+        dataset: the samples.
+        step: samples of class 0. Default: the largest that the data allow, these numbers for the
+            full sets.
+        seed: of the choice.
+
+    Returns:
+        The data set of what is kept.
 
     >>> from hypersphere.data import ArrayDataset
     >>> data = ArrayDataset(torch.rand(40, 1, 2, 2), torch.arange(40) % 4, list("abcd"))
@@ -68,12 +94,20 @@ def grow_linearly(dataset: Dataset, step: int | None = None, seed: int = 0) -> D
 
 
 def imbalanced(dataset: Dataset, kind: str, seed: int = 0) -> Dataset:
-    """One of the text's settings by name.
+    """One of the dissertation's settings by name.
 
     - "single": 10 % of the first tenth of the classes (class 0 of 10, D.1; classes 0..9 of 100,
       D.8), everything of the others;
     - "multiple": a number of samples that grows linearly with the class index;
     - "mnist": 100 samples of digit 0, everything of the others (section 5.5.1).
+
+    Args:
+        dataset: the training part.
+        kind: one of these.
+        seed: of the samples that are kept.
+
+    Returns:
+        The data set of what is kept.
     """
     if kind == "single":
         return thin_classes(dataset, range(max(1, len(dataset.classes) // 10)), 0.1, seed)

@@ -8,15 +8,17 @@ from pathlib import Path
 
 import torch
 
+from ..registry import register
 from .dataset import ArrayDataset, Dataset, Split
 from .errors import MissingData, missing
-from .images import EXTENSIONS, ImageFiles, Size, list_pictures, make_dataset
+from .image_files import EXTENSIONS, ImageFiles, Size, list_pictures, make_dataset
 from .sources import SOURCES
 from .splits import choose_test
 
 PARTS = {"train": ("train",), "validation": ("val", "validation"), "test": ("test",)}
 
 
+@register("data", "folder")
 def load_folder(
     root: Path,
     path: str = ".",
@@ -28,14 +30,27 @@ def load_folder(
     lazy: bool = False,
     largest: int | None = None,
 ) -> Split:
-    """Pictures in `root`/`path`.
+    """Pictures in folders, one per class.
 
     Layout 1: {train, val, test}/CLASS/*.jpg. Where only one of val and test is there, it is the
-    test part. Layout 2: CLASS/*.jpg, of which `test_fraction` of every class is drawn for testing.
-    `exclude`: class names to leave out, as section 2.3.6 leaves out of the training faces everybody
-    who appears in a test set. `size`, `mode`: see `read_image`. `lazy=True` leaves the pictures in
-    their files (`ImageFiles`). `largest`: only this many classes, those with most pictures (in the
-    training part, where there is one), as Fig. 2.10 takes six people.
+    test part. Layout 2: CLASS/*.jpg, of which a share of every class is drawn for testing.
+
+    Args:
+        root: the data folder.
+        path: the folder of the pictures, below `root`.
+        size: bring the pictures to (height, width), or a square of this side, bilinear. Default: as
+            in the files.
+        mode: "L" (gray) or "RGB". Default: gray pictures stay gray, all others become RGB.
+        exclude: class names to leave out, as section 2.3.6 leaves out of the training faces
+            everybody who appears in a test set.
+        test_fraction: share of every class for testing, in layout 2.
+        seed: of that choice.
+        lazy: leave the pictures in their files (`ImageFiles`).
+        largest: only this many classes, those with most pictures (in the training part, where there
+            is one), as Fig. 2.10 takes six people.
+
+    Returns:
+        Training and test part, and a validation part where there are val and test.
     """
     if largest is not None and largest < 1:
         raise ValueError(f"largest is a number of classes, 1 or more; got {largest}")
@@ -122,7 +137,7 @@ def _other_part(
     ]
     if not known:
         raise ValueError(f"{folder} has no picture of the training part's classes")
-    if mode is None:  # grey or RGB is decided once, by the training part
+    if mode is None:  # gray or RGB is decided once, by the training part
         if isinstance(train, ImageFiles):
             mode = train.mode
         elif isinstance(train, ArrayDataset):

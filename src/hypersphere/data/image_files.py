@@ -21,16 +21,26 @@ Size = int | tuple[int, int] | None
 
 
 def read_image(path: Path | str, size: Size = None, mode: str | None = None) -> np.ndarray:
-    """One picture as (C, H, W) uint8.
+    """One picture.
 
-    `size`: (H, W) or one number for both, bilinear; None keeps the file's. `mode`: "L" (grey) or
-    "RGB"; None keeps grey pictures grey and makes all others RGB.
+    Args:
+        path: the file.
+        size: bring the pictures to (height, width), or a square of this side, bilinear. Default: as
+            in the files.
+        mode: "L" (gray) or "RGB". Default: gray pictures stay gray, all others become RGB.
+
+    Returns:
+        (C, H, W) uint8.
+
+    Raises:
+        MissingData: if there is no such file.
+        DamagedData: if it is no picture of 8 bits per channel.
     """
     Image = require("PIL.Image", extra="data")
     try:
         with Image.open(path) as picture:
             if picture.mode[0] in "IF":  # 16 or 32 bits: converting would cut the values off
-                raise ValueError(f"{picture.mode} pixels, not 8 bits a channel")
+                raise ValueError(f"{picture.mode} pixels, not 8 bits per channel")
             if mode is None:
                 mode = "L" if picture.mode in ("1", "L") else "RGB"
             if picture.mode != mode:
@@ -41,15 +51,23 @@ def read_image(path: Path | str, size: Size = None, mode: str | None = None) -> 
             array = np.asarray(picture)
     except FileNotFoundError:
         raise missing("the picture", Path(path), "the set it belongs to") from None
-    except (OSError, ValueError, SyntaxError) as error:  # what Pillow raises for broken files
+    # What Pillow raises for broken files, and for pictures that claim to be huge.
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise damaged(Path(path), "a picture", str(error), "the set it belongs to") from None
     return array[None] if array.ndim == 2 else array.transpose(2, 0, 1)
 
 
 def read_images(paths: Sequence[str], size: Size = None, mode: str | None = None) -> Tensor:
-    """All pictures as one (N, C, H, W) uint8 tensor, decoded by as many threads as there are cores.
+    """Many pictures, decoded by as many threads as there are cores.
 
-    Without `mode` the first picture decides between grey and RGB.
+    Args:
+        paths: the files.
+        size: bring the pictures to (height, width), or a square of this side, bilinear. Default: as
+            in the files, which then have to agree.
+        mode: "L" (gray) or "RGB". Default: the first picture decides.
+
+    Returns:
+        (N, C, H, W) uint8.
     """
     if not paths:
         raise ValueError("no pictures to read")
@@ -81,7 +99,14 @@ class ImageFiles:
     """A data set whose pictures stay in their files and are decoded batch by batch.
 
     For sets that do not fit in memory; give `BatchLoader` a `prefetch` so that decoding runs beside
-    training. `size` is needed, for all pictures of a batch to agree.
+    training.
+
+    Args:
+        paths: the files.
+        labels: (N,) int64, an index into `classes`; -1 stands for "nobody known".
+        classes: names of the classes.
+        size: (height, width) or the side of a square; needed where the files differ in size.
+        mode: "L" (gray) or "RGB".
     """
 
     paths: Sequence[str]
@@ -103,27 +128,51 @@ class ImageFiles:
 
     @property
     def shape(self) -> torch.Size:
+        """Shape of one sample, (C, H, W); decodes the first picture."""
         return torch.Size(read_image(self.paths[0], self.size, self.mode).shape)
 
     @property
     def num_classes(self) -> int:
+        """Number of classes."""
         return len(self.classes)
 
     def counts(self) -> Tensor:
-        """Samples of each class, (num_classes,)."""
+        """Samples of each class; those with the label -1 do not count.
+
+        Returns:
+            (num_classes,) int64.
+        """
         return torch.bincount(self.labels[self.labels >= 0], minlength=self.num_classes)
 
     def subset(self, index: Tensor) -> ImageFiles:
-        """The samples of `index`, same classes."""
+        """Some of the samples, with the same classes.
+
+        Args:
+            index: (B,) int64.
+
+        Returns:
+            A data set of these samples.
+        """
         paths = [self.paths[i] for i in index.tolist()]
         return replace(self, paths=paths, labels=self.labels[index])
 
     def take(self, index: Tensor) -> Tensor:
-        """The pictures of `index` (B,), decoded: (B, C, H, W)."""
+        """Samples by their index, decoded.
+
+        Args:
+            index: (B,) int64.
+
+        Returns:
+            (B, C, H, W) uint8.
+        """
         return read_images([self.paths[i] for i in index.tolist()], self.size, self.mode)
 
     def load(self) -> ArrayDataset:
-        """Everything in memory."""
+        """Everything in memory.
+
+        Returns:
+            The same samples, decoded.
+        """
         return ArrayDataset(
             read_images(self.paths, self.size, self.mode), self.labels, self.classes
         )

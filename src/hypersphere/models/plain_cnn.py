@@ -14,32 +14,38 @@ from .blocks import (
     check_images,
     embedding,
     halve,
-    initialize,
+    initialize_weights,
     same_length,
     size_pair,
 )
-from .registry import register
+from .catalog import add_table
 
 
 class PlainCNN(Backbone):
     """Stages of equal convolutions, a 2x2 max pooling after each, then a fully connected layer.
 
-    (B, in_channels, H, W) -> (B, features), or (B, flattened maps) with ``features=None``.
+    Images (B, in_channels, H, W) -> (B, features), or (B, flattened maps) with ``features=None``.
+    No layer has a bias, as in the released code.
 
-    - ``widths``, ``depths``: filters and number of convolutions of each stage (Conv1.x, Conv2.x,
-      ...).
-    - ``stem_kernel``, ``stem_stride``, ``stem_pool``: one convolution before them (Conv0.x), with
-      as many filters as the first stage, and a 3x3 max pooling of stride 2 after it.
-    - ``hidden``: widths of fully connected layers (with norm and activation) before the features.
-    - ``final_pool``: False leaves out the pooling after the last stage.
-    - ``ceil_mode``: odd sizes are halved upwards, as in Caffe and TensorFlow, which the
-      dissertation used.
-    - ``feature_norm``: batch normalization of the features (with ``norm="batch"``). The text does
-      not say; the released code of chapters 3-4 has it, that of chapter 5 has not, and so have
-      the tables' entries.
-
-    No layer has a bias, as in the released code, and no activation follows the features unless
-    ``feature_relu`` puts a ReLU there, to see what it does (A.1).
+    Args:
+        widths: filters of each stage (Conv1.x, Conv2.x, ...).
+        depths: convolutions of each stage.
+        in_channels: channels of the images.
+        image_size: side of the images, or (height, width).
+        features: width of the last fully connected layer; None leaves it out.
+        hidden: widths of fully connected layers (with norm and activation) before the features.
+        kernel_size: side of the kernels.
+        stem_kernel: side of the kernel of one convolution before the stages (Conv0.x), with as many
+            filters as the first stage. Default: no such convolution.
+        stem_stride: its stride.
+        stem_pool: a 3x3 max pooling of stride 2 after it.
+        final_pool: False leaves out the pooling after the last stage.
+        ceil_mode: halve odd sizes upwards, as in Caffe and TensorFlow, which the dissertation used.
+        feature_norm: batch normalization of the features (with ``norm="batch"``). The dissertation
+            does not say; the released code of chapters 3-4 has it, that of chapter 5 has not, and
+            so have the entries of the tables.
+        feature_relu: a ReLU after the features, to see what it does (A.1). Default: none.
+        style: operator, norm and activation of the layers.
     """
 
     def __init__(
@@ -92,7 +98,7 @@ class PlainCNN(Backbone):
         self.embedding = embedding(style, flat, features, feature_norm, relu=feature_relu)
         self.out_features = flat if features is None else features
         self.input_shape = (in_channels, *self.image_size)
-        initialize(self)
+        initialize_weights(self)
 
     def forward(self, x: Tensor) -> Tensor:
         check_images(x, self.in_channels, self.image_size)
@@ -104,7 +110,7 @@ def _equal(convolutions: int) -> tuple[int, int, int]:
 
 
 for _n in (3, 9, 18, 45, 60, 69):
-    register(
+    add_table(
         f"cnn{_n}",
         PlainCNN,
         "Table B.1",
@@ -113,7 +119,7 @@ for _n in (3, 9, 18, 45, 60, 69):
         depths=_equal(_n),
         feature_norm=True,
     )
-register(
+add_table(
     "cnn9_c1",
     PlainCNN,
     "Table C.1",
@@ -122,7 +128,7 @@ register(
     features=512,
     feature_norm=True,
 )
-register(
+add_table(
     "cnn9_adversarial",
     PlainCNN,
     "Table C.1",
@@ -131,7 +137,7 @@ register(
     norm="none",
 )
 for _n, _name in ((6, "cnn6"), (9, "cnn9_d1"), (15, "cnn15")):
-    register(
+    add_table(
         _name,
         PlainCNN,
         "Tables D.1, E.1",
@@ -140,7 +146,7 @@ for _n, _name in ((6, "cnn6"), (9, "cnn9_d1"), (15, "cnn15")):
         depths=_equal(_n),
     )
 for _t in (1, 2, 4, 8, 16, 20):
-    register(
+    add_table(
         f"cnn9_t{_t}",
         PlainCNN,
         "Table 6.4" if _t == 20 else "Tables 5.2, 6.4",
@@ -148,7 +154,7 @@ for _t in (1, 2, 4, 8, 16, 20):
         widths=(16 * _t, 32 * _t, 64 * _t),
     )
 for _n in (3, 9):
-    register(
+    add_table(
         f"cnn{_n}_e3",
         PlainCNN,
         "Table E.3",
@@ -158,7 +164,7 @@ for _n in (3, 9):
         features=64,
     )
 for _n in (6, 9):
-    register(
+    add_table(
         f"cnn{_n}_f1",
         PlainCNN,
         "Table F.1",
@@ -167,7 +173,7 @@ for _n in (6, 9):
         depths=_equal(_n),
         features=64,
     )
-register(
+add_table(
     "cnn10",
     PlainCNN,
     "Table F.1",
@@ -178,7 +184,7 @@ register(
     stem_stride=2,
     stem_pool=True,
 )
-register(
+add_table(
     "cnn4",
     PlainCNN,
     "Table F.3",
@@ -189,7 +195,7 @@ register(
     features=None,
     ceil_mode=False,  # as in the few-shot reference [189]: 84 -> 42 -> 21 -> 10 -> 5
 )
-register(
+add_table(
     "cnn6_mnist2d",
     PlainCNN,
     "Sec. C.4",
@@ -201,7 +207,7 @@ register(
     hidden=(256,),
     features=2,
 )
-register(
+add_table(
     "lsoftmax_mnist2d",
     PlainCNN,
     "Table 2.1 (Fig. 2.2)",
@@ -214,7 +220,7 @@ register(
     features=2,
     activation="prelu",
 )
-register(
+add_table(
     "lsoftmax_mnist",
     PlainCNN,
     "Table 2.1",
@@ -225,7 +231,7 @@ register(
     stem_kernel=3,
     activation="prelu",
 )
-register(
+add_table(
     "lsoftmax_cifar10",
     PlainCNN,
     "Table 2.1",
@@ -235,7 +241,7 @@ register(
     stem_kernel=3,
     activation="prelu",
 )
-register(
+add_table(
     "lsoftmax_cifar100",
     PlainCNN,
     "Table 2.1",
@@ -246,7 +252,7 @@ register(
     features=512,
     activation="prelu",
 )
-register(
+add_table(
     "lsoftmax_lfw",
     PlainCNN,
     "Table 2.1",
