@@ -20,7 +20,7 @@ from hypersphere.evaluation import (
     similarity_transform,
 )
 from hypersphere.evaluation.features import data_hash, feature_function
-from hypersphere.evaluation.runs import Preprocessing, Samples
+from hypersphere.training.run.trained import Preprocessing, Samples
 
 
 def test_similarity_transform_recovers_rotation_scale_and_shift():

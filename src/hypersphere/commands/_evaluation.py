@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ..evaluation.runs import Samples, TrainedRun
+    from ..training.run.trained import Samples, TrainedRun
 
 FEATURES_HELP = """arrays in a --features file (.npz or .safetensors), by kind:
   verification    features_a, features_b, same [, fold]; or features, index (pairs), same [, fold]
@@ -143,7 +143,7 @@ OPTIONS: dict[str, Callable[[argparse.ArgumentParser], object]] = {
 
 
 def open_run(options: argparse.Namespace) -> TrainedRun:
-    from ..evaluation.runs import TrainedRun
+    from ..training.run.trained import TrainedRun
 
     if not hasattr(options, "opened"):
         options.opened = TrainedRun.open(options.run, options.weights)

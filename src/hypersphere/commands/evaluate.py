@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ..evaluation.results import Result
-    from ..evaluation.runs import TrainedRun
+    from ..training.run.trained import TrainedRun
 
 
 def main(argv: Sequence[str]) -> int:
@@ -192,7 +192,7 @@ def robustness(options: argparse.Namespace) -> list[Result]:
     from ..evaluation import training_loss
     from ..evaluation.features import batches
     from ..evaluation.robustness.attacks import cross_entropy
-    from ..evaluation.runs import TrainedRun
+    from ..training.run.trained import TrainedRun
 
     if options.run is None:
         raise ValueError("attacks need the model: give a run folder")

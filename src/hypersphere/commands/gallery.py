@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ..evaluation import Gallery
-    from ..evaluation.runs import TrainedRun
+    from ..training.run.trained import TrainedRun
 
 NOT_THE_SAME = 3  # exit code of `verify` and `identify` when the answer is no
 
@@ -109,7 +109,7 @@ def open_gallery(options: argparse.Namespace, create: bool = False) -> Gallery:
 
 
 def open_run(options: argparse.Namespace) -> TrainedRun | None:
-    from ..evaluation.runs import TrainedRun
+    from ..training.run.trained import TrainedRun
 
     if getattr(options, "run", None) is None:
         return None

@@ -6,7 +6,7 @@ Every function takes tensors and gives a small dataclass: `print(result)` shows 
 
 from __future__ import annotations
 
-from .classification import (
+from .class_errors import (
     ClassificationResult,
     ClassMeansResult,
     ConfidenceResult,
@@ -15,11 +15,11 @@ from .classification import (
     confidence_and_hardness,
 )
 from .features import extract, load_features, model_hash, save_tensors
-from .few_shot import FewShotResult, fewshot
+from .fewshot import FewShotResult, fewshot
 from .gallery.gallery import Gallery, Match
 from .gallery.store import GalleryError
 from .generative import FrechetResult, InceptionResult, frechet_distance, inception_score
-from .geometry.directions import (
+from .geometry.geometry import (
     GeometryResult,
     effective_rank,
     geometry,
@@ -27,13 +27,13 @@ from .geometry.directions import (
     pair_angles,
 )
 from .geometry.separability import angular_fisher_score, angular_visual_hardness
-from .imbalance import ImbalanceResult, imbalance
+from .rare_classes import ImbalanceResult, imbalance
 from .recognition.alignment import SPHEREFACE_TEMPLATE, align_face, similarity_transform
 from .recognition.all_pairs import AllPairsResult, all_pairs
 from .recognition.detection import Face, YuNet, detect_and_align
 from .recognition.identification import IdentificationResult, divide, identification
 from .recognition.open_set import OpenSetResult, open_set_identification
-from .recognition.pairs import PairList, read_pairs
+from .recognition.pair_lists import PairList, read_pairs
 from .recognition.protocols import PROTOCOLS, Protocol
 from .recognition.retrieval import RetrievalResult, retrieval
 from .recognition.roc import Roc, roc_curve

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .checks import check_features
+from .inputs import check_features
 from .results import Result
 
 

@@ -19,8 +19,8 @@ import numpy as np
 
 from .._optional import require
 from .._version import __version__
-from .plots import curve_plots, energy_plot, feature_plot
-from .run import RunData, flatten, read_run
+from .interactive import curve_plots, energy_plot, feature_plot
+from .run_data import RunData, flatten, read_run
 from .stills import stills
 from .style import grid_shape, save
 

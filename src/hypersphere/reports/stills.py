@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from . import figures
-from .run import RunData
+from .run_data import RunData
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

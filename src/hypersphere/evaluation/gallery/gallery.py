@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ...functional.angles import normalize
-from ..checks import check_features
+from ..inputs import check_features
 from ..features import extract, model_hash
 from ..recognition.search_index import SearchIndex
 from .store import GalleryError, read_gallery, write_gallery

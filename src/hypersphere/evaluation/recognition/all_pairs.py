@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ...functional.angles import normalize
-from ..checks import check_features, check_labels, check_two_classes
+from ..inputs import check_features, check_labels, check_two_classes
 from ..results import Result, percent
 from .roc import FARS, Roc
 from .verification import FarPoint, describe, tar_at_fars

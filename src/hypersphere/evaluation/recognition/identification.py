@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ...functional.angles import normalize
-from ..checks import check_features, check_labels
+from ..inputs import check_features, check_labels
 from ..results import Result, percent, wilson_interval
 from .search import get_search
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ...functional.angles import cosine
-from ..checks import check_features
+from ..inputs import check_features
 from .protocols import merge_flips
 
 BLOCK = 4096  # pairs worked off at once

@@ -15,7 +15,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..checks import check_features
+from ..inputs import check_features
 from .search import RUN, check_search, run_maxima, search
 
 FEW = 8  # with more queries the product, not the memory, is the limit: `search` is as fast

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ...functional.angles import normalize
-from ..checks import check_features, check_labels
+from ..inputs import check_features, check_labels
 
 
 def templates(features: Tensor, index: Tensor, normalize_frames: bool = False) -> Tensor:

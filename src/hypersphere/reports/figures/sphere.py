@@ -8,7 +8,7 @@ import numpy as np
 
 from ..style import COLUMN_WIDTH, canvas, color, styled
 from ._arrays import array
-from .features import _unit, draw_sphere
+from .feature_clouds import _unit, draw_sphere
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

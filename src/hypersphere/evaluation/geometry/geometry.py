@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ...functional.angles import normalize, pairwise_cosine, row_norm
-from ..checks import check_features, check_labels, check_two_classes
+from ..inputs import check_features, check_labels, check_two_classes
 from ..results import Result
 
 BINS = 60

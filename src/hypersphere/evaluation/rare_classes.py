@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .classification import classification
+from .class_errors import classification
 from .results import Result, percent
 
 

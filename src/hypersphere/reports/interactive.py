@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .run import RunData
+from .run_data import RunData
 from .style import COLORS, color
 
 __all__ = ["curve_plots", "energy_plot", "feature_plot"]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..functional.angles import pairwise_cosine
-from .checks import check_features, check_labels
+from .inputs import check_features, check_labels
 from .results import Result, percent, wilson_interval
 
 

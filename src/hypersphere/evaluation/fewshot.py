@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .checks import check_features, check_labels
+from .inputs import check_features, check_labels
 from .results import Result, percent
 
 METHODS = ("baseline", "baseline++", "nearest_mean")
