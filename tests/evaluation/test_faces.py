@@ -19,7 +19,8 @@ from hypersphere.evaluation import (
     save_tensors,
     similarity_transform,
 )
-from hypersphere.evaluation.features import data_hash, feature_function
+from hypersphere.evaluation.extraction import feature_function
+from hypersphere.evaluation.fingerprints import data_hash
 from hypersphere.training.run.trained import Preprocessing, Samples
 
 

@@ -182,7 +182,7 @@ def progress(what: str) -> Callable[[int, int], None]:
 
 def features_and_labels(options: argparse.Namespace) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
     """(features, labels, all arrays) from a file, or from a run's samples."""
-    from ..evaluation.features import load_features, pick
+    from ..evaluation.feature_files import load_features, pick
 
     if options.features:
         arrays = load_features(options.features)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from ._terminal import printable
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,7 +31,8 @@ def main(argv: Sequence[str]) -> int:
     try:
         return COMMANDS[options.what](options)
     except (ValueError, FileNotFoundError, NotADirectoryError) as error:
-        print(f"hypersphere gallery {options.what}: {error}", file=sys.stderr)
+        message = printable(error, newlines=True)
+        print(f"hypersphere gallery {options.what}: {message}", file=sys.stderr)
         return 1
 
 
@@ -121,7 +125,7 @@ def open_run(options: argparse.Namespace) -> TrainedRun | None:
 def read_samples(options: argparse.Namespace) -> tuple[Tensor, list[str], list[str]]:
     """(pictures or features, a name for each, where each comes from)."""
     if options.features:
-        from ..evaluation.features import load_features, load_names, pick
+        from ..evaluation.feature_files import load_features, load_names, pick
 
         features = pick(load_features(options.features), "features", options.features)
         names = load_names(options.features)
@@ -188,7 +192,7 @@ def enroll(options: argparse.Namespace) -> int:
         gallery.enroll_many(names, samples)
         gallery.save(options.gallery)
     print(
-        f"enrolled {len(names)} of {len(set(names))}: {options.gallery} now holds "
+        f"enrolled {len(names)} of {len(set(names))}: {printable(options.gallery)} now holds "
         f"{len(gallery)} features of {len(gallery.people)} people"
     )
     return 0
@@ -206,8 +210,8 @@ def identify(options: argparse.Namespace) -> int:
         print(json.dumps(record, indent=1))
     else:
         for source, matches in zip(sources, answers, strict=True):
-            shown = "  ".join(f"{m.name} {m.score:.4f}" for m in matches)
-            print(f"{source}: {shown or 'unknown'}")
+            shown = "  ".join(f"{printable(m.name)} {m.score:.4f}" for m in matches)
+            print(f"{printable(source)}: {shown or 'unknown'}")
     return 0 if any(answers) else NOT_THE_SAME
 
 
@@ -223,15 +227,15 @@ def verify(options: argparse.Namespace) -> int:
         print(json.dumps(record, indent=1))
     else:
         for source, (same, score) in zip(sources, answers, strict=True):
-            print(f"{source}: {'yes' if same else 'no'}, {options.name} {score:.4f}")
+            answer = "yes" if same else "no"
+            print(f"{printable(source)}: {answer}, {printable(options.name)} {score:.4f}")
     return 0 if all(same for same, _ in answers) else NOT_THE_SAME
 
 
 def list_people(options: argparse.Namespace) -> int:
     gallery = open_gallery(options)
-    names = gallery.names
-    for person in gallery.people:
-        print(f"{person}  {names.count(person)}")
+    for person, count in Counter(gallery.names).items():  # in the order of enrollment
+        print(f"{printable(person)}  {count}")
     return 0
 
 
@@ -242,7 +246,7 @@ def remove(options: argparse.Namespace) -> int:
         gallery = open_gallery(options)
         gone = gallery.remove(options.name)
         gallery.save(options.gallery)
-    print(f"removed {gone} feature{'s' if gone > 1 else ''} of {options.name}")
+    print(f"removed {gone} feature{'s' if gone > 1 else ''} of {printable(options.name)}")
     return 0
 
 

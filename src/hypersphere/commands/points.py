@@ -14,6 +14,7 @@ from torch import Tensor
 
 from .. import functional as HF
 from .._optional import require
+from ._terminal import printable
 
 __all__ = ["main"]
 
@@ -40,7 +41,7 @@ def main(argv: list[str]) -> int:
         )
         result = describe(points, options.s, options.half_space)
     except ValueError as error:
-        print(f"hypersphere points: {error}", file=sys.stderr)
+        print(f"hypersphere points: {printable(error, newlines=True)}", file=sys.stderr)
         return 2
     print(json.dumps(result) if options.json else _table(result))
     if not options.json and options.dim == 3 and not options.no_sphere:

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from .._optional import require
+from ._terminal import printable
 
 
 def main(argv: list[str]) -> int:
@@ -31,12 +32,17 @@ def main(argv: list[str]) -> int:
     try:
         if options.watch:
             page = watch(
-                options.runs, options.output, yaml.safe_load, options.every, options.patience
+                options.runs,
+                options.output,
+                yaml.safe_load,
+                options.every,
+                options.patience,
+                say=lambda line: print(printable(line)),
             )
         else:
             page = write_page(options.runs, options.output, yaml.safe_load)
     except (FileNotFoundError, PermissionError, NotADirectoryError) as error:
-        print(f"hypersphere report: {error}", file=sys.stderr)
+        print(f"hypersphere report: {printable(error, newlines=True)}", file=sys.stderr)
         return 1
-    print(page)
+    print(printable(page))
     return 0

@@ -14,8 +14,10 @@ from .class_errors import (
     classification,
     confidence_and_hardness,
 )
-from .features import extract, load_features, model_hash, save_tensors
+from .extraction import extract
+from .feature_files import load_features, save_tensors
 from .fewshot import FewShotResult, fewshot
+from .fingerprints import model_hash
 from .gallery.gallery import Gallery, Match
 from .gallery.store import GalleryError
 from .generative import FrechetResult, InceptionResult, frechet_distance, inception_score

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..functional.angles import pairwise_cosine
-from .inputs import check_features, check_labels
+from .inputs import check_features, check_row_labels
 from .results import Result, percent, wilson_interval
 
 
@@ -62,14 +62,14 @@ def classification(
     """
     logits = torch.as_tensor(logits)
     if logits.ndim == 1:
-        predicted = check_labels("predictions", logits, len(logits))
-        labels = check_labels("labels", labels, len(predicted))
+        predicted = check_row_labels("predictions", logits, len(logits))
+        labels = check_row_labels("labels", labels, len(predicted))
         count = int(max(predicted.max(), labels.max())) + 1
         if top:
             raise ValueError("top-k errors need the scores of all classes, not predictions")
     else:
         logits = check_features("logits", logits)
-        labels = check_labels("labels", labels, len(logits))
+        labels = check_row_labels("labels", labels, len(logits))
         predicted, count = logits.argmax(1), logits.shape[1]
     if int(labels.min()) < 0 or int(labels.max()) >= count:
         raise ValueError(f"labels: expected 0 ... {count - 1}; got {int(labels.max())}")
@@ -116,7 +116,7 @@ def class_mean_cosines(features: Tensor, labels: Tensor) -> ClassMeansResult:
     [[1.0, 0.0], [0.0, 1.0]]
     """
     features = check_features("features", features)
-    labels = check_labels("labels", labels, len(features))
+    labels = check_row_labels("labels", labels, len(features))
     names, index = labels.unique(return_inverse=True)
     if len(names) < 2:
         raise ValueError(f"labels: all are {int(labels[0])}; at least two classes are needed")
@@ -163,7 +163,7 @@ def confidence_and_hardness(
     from .geometry.separability import angular_visual_hardness
 
     features = check_features("features", features)
-    labels = check_labels("labels", labels, len(features))
+    labels = check_row_labels("labels", labels, len(features))
     if logits is None:
         logits = features @ weight.detach().to(features).T
     hardness = angular_visual_hardness(features, labels, weight.detach().to(features))

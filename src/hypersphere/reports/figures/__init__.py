@@ -1,6 +1,5 @@
 """One function a figure, taking plain arrays and returning a matplotlib figure."""
 
-from .function_curves import angular_curves, magnitude_curves, margin_curves
 from .feature_clouds import (
     class_cosine_matrix,
     features_2d,
@@ -8,10 +7,11 @@ from .feature_clouds import (
     pair_angle_histogram,
     value_histogram,
 )
+from .function_curves import angular_curves, magnitude_curves, margin_curves
 from .image_grids import filters, image_grid, reconstructions
 from .recognition_curves import adversarial_strength, cmc_curves, roc_curves
-from .sphere import neuron_trajectories, point_configuration
 from .run_curves import energy_curves, error_against, training_curves
+from .sphere import neuron_trajectories, point_configuration
 
 __all__ = [
     "adversarial_strength",

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ... import data, registry
 from ...data.folder import list_classes
-from ...evaluation.features import Progress, extract
+from ...evaluation.extraction import Progress, extract
 from ..build import make_loaders
 from ..config import Config
 from ..job import find_weights, load_net
