@@ -95,7 +95,7 @@ def _verification_options(p: argparse.ArgumentParser) -> None:
     )
     p.add_argument("--folds", type=int, default=10)
     p.add_argument("--pca", type=int, help="principal directions of the training folds to keep")
-    p.add_argument("--all-pairs", action="store_true", help="every pair of the labelled samples")
+    p.add_argument("--all-pairs", action="store_true", help="every pair of the labeled samples")
     p.add_argument("--save", metavar="FILE", help="keep the features as .safetensors")
 
 

@@ -1,4 +1,4 @@
-"""One function a figure, taking plain arrays and returning a matplotlib figure."""
+"""One function per figure, taking plain arrays and returning a matplotlib figure."""
 
 from .feature_clouds import (
     class_cosine_matrix,
