@@ -31,8 +31,8 @@ def check_version() -> None:
         sys.exit(
             f"constraints.txt pins wheels for Python {known}; this is Python "
             f"{sys.version_info.major}.{sys.version_info.minor}.\n"
-            f"Run this with one of those (best python3.11 dev.py ..., the version that is tested), or "
-            f"install the library itself, unpinned and untried, into your own environment "
+            f"Run this with one of those (best python3.11 dev.py ..., the version that is tested), "
+            f"or install the library itself, unpinned and untried, into your own environment "
             f"(Python >= 3.10): pip install '.[train]'"
         )
 

@@ -67,21 +67,26 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
         p.add_argument("gallery", metavar="GALLERY", help="folder of the gallery")
         added[name] = p
     for name in ("verify", "remove"):
-        added[name].add_argument("name", metavar="NAME")
+        added[name].add_argument("name", metavar="NAME", help="the person")
     for name in ("enroll", "identify", "verify"):
         p = added[name]
-        p.add_argument("pictures", nargs="*", metavar="PICTURE")
+        p.add_argument("pictures", nargs="*", metavar="PICTURE", help="picture files")
         p.add_argument("--run", metavar="RUN", help="run folder of `hypersphere train`")
         p.add_argument("--features", metavar="FILE", help="features instead of pictures")
         p.add_argument("--align", action="store_true", help="find and align the largest face")
     for name in ("identify", "verify"):
         added[name].add_argument("--threshold", type=float, help="cosine (default: the gallery's)")
         added[name].add_argument("--json", action="store_true", help="print JSON")
-    added["identify"].add_argument("--top", type=int, default=5, help="so many people (default 5)")
+    added["identify"].add_argument("--top", type=int, default=5, help="so many people (default: 5)")
     enroll = added["enroll"]
     enroll.add_argument("--name", help="whose pictures these are")
     enroll.add_argument("--images", metavar="DIR", help="a folder of pictures per person")
-    enroll.add_argument("--threshold", type=float, default=None, help="of a new gallery: 0.4")
+    enroll.add_argument(
+        "--threshold",
+        type=float,
+        default=None,
+        help="cosine from which a match counts (default: 0.4)",
+    )
     enroll.add_argument(
         "--flips",
         choices=["unused", "concatenate"],

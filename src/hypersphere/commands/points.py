@@ -59,15 +59,15 @@ def _parser() -> argparse.ArgumentParser:
         description="Points of minimum energy on a sphere: Thomson s=1, Whyte s=0, Tammes s=inf.",
     )
     parser.add_argument("n", type=int, help="number of points")
-    parser.add_argument("--dim", type=int, default=3, help="dimension of the space (default 3)")
+    parser.add_argument("--dim", type=int, default=3, help="dimension of the space (default: 3)")
     parser.add_argument(
-        "-s", "--s", type=float, default=1.0, help="power of the kernel; inf: Tammes"
+        "-s", "--s", type=float, default=1.0, help="power of the kernel; inf: Tammes (default: 1)"
     )
     parser.add_argument(
         "--half-space", action="store_true", help="spread lines: the points and -points"
     )
     parser.add_argument("--restarts", type=int, help="random starts (default: chosen by n)")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0, help="of the random starts (default: 0)")
     parser.add_argument("--out", type=Path, help="write the points: .csv, .npy or .pt")
     parser.add_argument(
         "--draw", type=Path, help="draw the sphere: .png, .svg, .pdf, or .html to turn"

@@ -21,9 +21,14 @@ def main(argv: list[str]) -> int:
         "-o", "--output", type=Path, help="the page (default: RUN/report.html or comparison.html)"
     )
     parser.add_argument("--watch", action="store_true", help="refresh while training goes on")
-    parser.add_argument("--every", type=float, default=5.0, help="seconds between looks (--watch)")
     parser.add_argument(
-        "--patience", type=float, default=600.0, help="stop after so many quiet seconds (--watch)"
+        "--every", type=float, default=5.0, help="seconds between looks (--watch; default: 5)"
+    )
+    parser.add_argument(
+        "--patience",
+        type=float,
+        default=600.0,
+        help="stop after so many quiet seconds (--watch; default: 600)",
     )
     options = parser.parse_args(argv)
     yaml = require("yaml", extra="train")
