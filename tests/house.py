@@ -45,7 +45,6 @@ AROUND_FORMULAS = ("functional", "layers", "heads", "regularizers", "orthogonal"
 # Names that stand twice on purpose, each with its reason.
 SAME_THING: dict[str, str] = {
     "main": "the entry point of a command",
-    "registry": "the register itself; models and data fill it with their own",
 }
 
 WORDS: dict[str, str] = {

@@ -133,7 +133,8 @@ def read_gallery(folder: str | Path) -> Stored:
             break
         except FileNotFoundError:
             seen, record = record, _read_record(folder)
-            if record == seen:
+            # The same record and still no file: nobody is at work here.
+            if record == seen and not path.is_file():
                 raise GalleryError(f"{folder}: {record['features']} is missing") from None
     else:
         raise GalleryError(f"{folder}: it is being rewritten all the time; try again")

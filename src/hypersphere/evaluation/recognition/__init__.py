@@ -5,7 +5,7 @@ from .all_pairs import AllPairsResult, all_pairs
 from .detection import Face, YuNet, detect_and_align
 from .identification import IdentificationResult, divide, identification
 from .open_set import OpenSetResult, open_set_identification
-from .pair_lists import PairList, read_pairs
+from .pair_files import PairList, read_pairs
 from .protocols import PROTOCOLS, Protocol
 from .retrieval import RetrievalResult, retrieval
 from .roc import Roc, roc_curve
