@@ -252,3 +252,31 @@ def test_pictures_of_people_with_a_trained_run(capsys, trained, tmp_path):
     (gallery / "gallery.json").write_text(json.dumps(record))
     code, _, err = run(capsys, "gallery", "identify", gallery, person, *source)
     assert code == 1 and "come from model 0123456789abcdef" in err
+
+
+def every_option():
+    import argparse
+
+    from hypersphere.commands import _evaluation, gallery, points
+
+    for name, (top, parts) in {
+        "evaluate": _evaluation.parsers(),
+        "gallery": gallery.parsers(),
+        "points": (points._parser(), {}),
+    }.items():
+        for part in (top, *parts.values()):
+            for action in part._actions:
+                if not isinstance(action, argparse._SubParsersAction):
+                    yield name, part.prog, action
+
+
+def test_every_option_has_a_text_and_says_its_default():
+    silent = [(prog, a.dest) for _, prog, a in every_option() if not a.help]
+    assert silent == []
+    unsaid = [
+        (prog, a.dest)
+        for _, prog, a in every_option()
+        if a.option_strings and a.default not in (None, False, "==SUPPRESS==")
+        and "default" not in a.help
+    ]  # fmt: skip
+    assert unsaid == []

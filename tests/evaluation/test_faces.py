@@ -19,8 +19,9 @@ from hypersphere.evaluation import (
     save_tensors,
     similarity_transform,
 )
-from hypersphere.evaluation.features import data_hash, feature_function
-from hypersphere.evaluation.runs import Preprocessing, Samples
+from hypersphere.evaluation.extraction import feature_function
+from hypersphere.evaluation.fingerprints import data_hash
+from hypersphere.training.run.trained import Preprocessing, Samples
 
 
 def test_similarity_transform_recovers_rotation_scale_and_shift():

@@ -18,7 +18,15 @@ if TYPE_CHECKING:
 def angular_curves(
     functions: Mapping[str, Callable[[torch.Tensor], torch.Tensor]], ylabel: str = "g(θ)"
 ) -> Figure:
-    """g over theta for callables of cos(theta), as Figs. 3.2 and 4.3 draw them."""
+    """g over theta, as Figs. 3.2 and 4.3 draw it.
+
+    Args:
+        functions: name -> a function of cos(theta).
+        ylabel: title of the vertical axis.
+
+    Returns:
+        The matplotlib figure.
+    """
     theta = torch.linspace(0, torch.pi, 361, dtype=torch.float64)
     with styled():
         figure, axes = canvas()
@@ -27,24 +35,39 @@ def angular_curves(
             axes.plot(theta, values, label=name, color=color(index))
         axes.set(xlabel="θ (rad)", ylabel=ylabel, xlim=(0, np.pi))
         axes.set_xticks(np.linspace(0, np.pi, 5), ["0", "π/4", "π/2", "3π/4", "π"])
-        axes.legend()
+        axes.legend(loc="upper right")  # the curves fall
     return figure
 
 
 def margin_curves(functions: Mapping[str, Callable[[torch.Tensor], torch.Tensor]]) -> Figure:
-    """psi over theta for callables of cos(theta), with the rule's bound cos(theta) (Fig. 2.3)."""
+    """psi over theta, with the rule's bound cos(theta) (Fig. 2.3).
+
+    Args:
+        functions: name -> a function of cos(theta).
+
+    Returns:
+        The matplotlib figure.
+    """
     figure = angular_curves({**functions, "cos θ": lambda c: c}, ylabel="ψ(θ)")
     line = figure.axes[0].lines[-1]
     line.set(color="black", linestyle="--", linewidth=1.0)
     with styled():
-        figure.axes[0].legend()
+        figure.axes[0].legend(loc="upper right")
     return figure
 
 
 def magnitude_curves(
     functions: Mapping[str, Callable[[torch.Tensor], torch.Tensor]], largest: float = 3.0
 ) -> Figure:
-    """h over the norm of the patch, for callables of |x| (Fig. 4.3)."""
+    """h over the norm of the patch (Fig. 4.3).
+
+    Args:
+        functions: name -> a function of |x|.
+        largest: the norm at which the axis ends.
+
+    Returns:
+        The matplotlib figure.
+    """
     norm = torch.linspace(0, largest, 361, dtype=torch.float64)
     with styled():
         figure, axes = canvas()
@@ -53,5 +76,5 @@ def magnitude_curves(
             values = array(function(norm), name, 1)
             axes.plot(norm, values, style, label=name, color=color(index))
         axes.set(xlabel="patch norm |x|", ylabel="h(|x|)", xlim=(0, largest))
-        axes.legend(ncols=2)
+        axes.legend(ncols=2, loc="upper left")  # the curves rise
     return figure

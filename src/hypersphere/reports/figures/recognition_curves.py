@@ -17,8 +17,13 @@ if TYPE_CHECKING:
 def roc_curves(curves: Mapping[str, Any], smallest: float = 1e-4) -> Figure:
     """True accept rate over false accept rate, the latter on a log scale (Figs. 2.12, D.6).
 
-    curves: name -> (false accept rates, true accept rates), or the result of
-    `evaluation.verification`.
+    Args:
+        curves: name -> (false accept rates, true accept rates), or the result of
+            `evaluation.verification`.
+        smallest: the false accept rate at which the axis begins.
+
+    Returns:
+        The matplotlib figure.
     """
     with styled():
         figure, axes = canvas()
@@ -36,8 +41,12 @@ def roc_curves(curves: Mapping[str, Any], smallest: float = 1e-4) -> Figure:
 def cmc_curves(curves: Mapping[str, Any]) -> Figure:
     """Identification rate within the first k ranks, from k = 1 on (Figs. 2.12, D.5).
 
-    curves: name -> rates at rank 1, 2, ..., or the result of `evaluation.identification`, whose
-    curve with the most distractors is drawn.
+    Args:
+        curves: name -> rates at rank 1, 2, ..., or the result of `evaluation.identification`, whose
+            curve with the most distractors is drawn.
+
+    Returns:
+        The matplotlib figure.
     """
     with styled():
         figure, axes = canvas()
@@ -51,12 +60,19 @@ def cmc_curves(curves: Mapping[str, Any]) -> Figure:
 
 
 def adversarial_strength(strengths: Mapping[str, Any]) -> Figure:
-    """Smallest perturbation that fools the network, images sorted by it (Fig. C.1)."""
+    """Smallest perturbation that fools the network, images sorted by it (Fig. C.1).
+
+    Args:
+        strengths: name -> (n,) norms of the perturbations.
+
+    Returns:
+        The matplotlib figure.
+    """
     with styled():
         figure, axes = canvas()
         for index, (name, values) in enumerate(strengths.items()):
             y = np.sort(array(values, name, 1))
             axes.plot(np.linspace(0, 100, len(y)), y, label=name, color=color(index))
         axes.set(xlabel="images, sorted (%)", ylabel="perturbation to fool (norm)")
-        axes.legend()
+        axes.legend(loc="upper left")  # the curves rise
     return figure

@@ -16,7 +16,20 @@ __all__ = ["RunData", "flatten", "read_run"]
 
 @dataclass
 class RunData:
-    """One run as the report sees it; `missing` says in words what could not be read."""
+    """One run as the report sees it.
+
+    Args:
+        name: of the run folder.
+        path: the run folder.
+        config_text: the text of config.yaml.
+        config: the same, parsed.
+        record: run.json.
+        summary: summary.json.
+        metrics: the lines of metrics.jsonl.
+        features: the arrays of features.npz.
+        results: name -> the other JSON files, such as those of `hypersphere evaluate`.
+        missing: in words, what could not be read.
+    """
 
     name: str
     path: Path
@@ -30,7 +43,15 @@ class RunData:
     missing: list[str] = field(default_factory=list)
 
     def series(self, split: str, key: str) -> tuple[list[float], list[float]]:
-        """Steps and values of one metric, in the order they were written."""
+        """One metric over the run.
+
+        Args:
+            split: "train" or "test".
+            key: the metric.
+
+        Returns:
+            Steps and values, in the order they were written.
+        """
         points = [
             (row["step"], row[key])
             for row in self.metrics
@@ -39,7 +60,14 @@ class RunData:
         return [p[0] for p in points], [p[1] for p in points]
 
     def keys(self, split: str) -> list[str]:
-        """Names of the scalar metrics of a split, in order of appearance."""
+        """The scalar metrics of a split.
+
+        Args:
+            split: "train" or "test".
+
+        Returns:
+            Their names, in order of appearance.
+        """
         seen: dict[str, None] = {}
         for row in self.metrics:
             if row.get("split") == split:
@@ -47,7 +75,14 @@ class RunData:
         return [k for k in seen if k not in ("step", "time")]
 
     def layers(self, key: str = "energy") -> dict[str, tuple[list[float], list[float]]]:
-        """layer -> (steps, values) of a per-layer monitor such as the energy."""
+        """A per-layer monitor over the run.
+
+        Args:
+            key: the monitor, such as "energy".
+
+        Returns:
+            layer -> (steps, values).
+        """
         result: dict[str, tuple[list[float], list[float]]] = {}
         for row in self.metrics:
             if isinstance(row.get(key), Mapping):
@@ -62,8 +97,13 @@ class RunData:
 def read_run(path: str | Path, parse_config: Callable[[str], Any] | None = None) -> RunData:
     """Read what there is in a run folder. Only a path that is no folder at all is an error.
 
-    `parse_config` turns the text of config.yaml into a dictionary (the command passes a YAML
-    reader); without it the config is shown as text and differences are not computed.
+    Args:
+        path: the run folder.
+        parse_config: from the text of config.yaml to a dictionary (the command passes a YAML
+            reader). Default: the config of run.json is used.
+
+    Returns:
+        The run, with a list of what could not be read.
     """
     folder = Path(path)
     if not folder.is_dir():
@@ -93,7 +133,14 @@ def read_run(path: str | Path, parse_config: Callable[[str], Any] | None = None)
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """{"a": {"b": 1}} -> {"a.b": 1}
+    """A nested config as one level: {"a": {"b": 1}} -> {"a.b": 1}.
+
+    Args:
+        config: name -> value or another such mapping.
+        prefix: put before each name.
+
+    Returns:
+        dotted name -> value.
 
     >>> flatten({"head": {"m": 4, "name": "asoftmax"}, "seed": 0})
     {'head.m': 4, 'head.name': 'asoftmax', 'seed': 0}

@@ -8,13 +8,22 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .classification import classification
+from .class_errors import classification
 from .results import Result, percent
 
 
 @dataclass
 class ImbalanceResult(Result):
-    """Result of `imbalance` (Tables 5.7 and D.6)."""
+    """Result of `imbalance` (Tables 5.7 and D.6).
+
+    Args:
+        error: on the whole test set.
+        rare_error: on the rare classes.
+        common_error: on the other classes.
+        rare: the rare classes.
+        class_error: error of each class; NaN for a class without samples.
+        train_counts: training samples of each class, where given.
+    """
 
     error: float
     rare_error: float
@@ -39,9 +48,15 @@ def imbalance(
     """Error on all samples, on the rare classes and on the others.
 
     Args:
-        logits: (n, C) scores or (n,) predictions; labels (n,).
-        rare: the classes with few training samples; by default those with less than `threshold`
-            of the largest class of `train_counts` (C,).
+        logits: (n, C) scores or (n,) predictions.
+        labels: (n,).
+        rare: the classes with few training samples. Default: those with less than `threshold` of
+            the largest class of `train_counts`.
+        train_counts: (C,) training samples of each class.
+        threshold: share of the largest class below which a class is rare.
+
+    Returns:
+        The three errors.
 
     >>> result = imbalance(torch.tensor([0, 1, 1, 1]), torch.tensor([0, 0, 1, 1]), rare=[0])
     >>> result.error, result.rare_error, result.common_error

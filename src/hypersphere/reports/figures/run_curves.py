@@ -19,8 +19,16 @@ def training_curves(
 ) -> Figure:
     """A line per method over iterations; several seeds become a band (Figs. 3.3, 3.5, 4.4).
 
-    runs: name -> one (steps, values) pair per seed. The line is the mean, the band one standard
-    deviation; seeds are interpolated onto the steps of the first.
+    The line is the mean, the band one standard deviation; seeds are interpolated onto the steps of
+    the first.
+
+    Args:
+        runs: name -> one (steps, values) pair per seed.
+        ylabel: title of the vertical axis.
+        log: draw the vertical axis on a log scale.
+
+    Returns:
+        The matplotlib figure.
     """
     with styled():
         figure, axes = canvas()
@@ -32,12 +40,20 @@ def training_curves(
                 low, high = mean - deviation, mean + deviation
                 axes.fill_between(grid, low, high, color=color(index), alpha=0.2, linewidth=0)
         axes.set(xlabel="iteration", ylabel=ylabel, yscale="log" if log else "linear")
-        axes.legend()
+        axes.legend(loc=free_corner(axes))
     return figure
 
 
 def band(seeds: Sequence[tuple[Any, Any]], name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Steps, mean and standard deviation over seeds."""
+    """Mean and standard deviation over seeds.
+
+    Args:
+        seeds: one (steps, values) pair per seed.
+        name: what a message calls them.
+
+    Returns:
+        Steps, means and deviations, (n,) each.
+    """
     if not seeds:
         raise ValueError(f"{name} has no seeds to draw")
     grid = array(seeds[0][0], f"{name} steps", 1)
@@ -49,6 +65,12 @@ def energy_curves(layers: Mapping[str, tuple[Any, Any]]) -> Figure:
     """Hyperspherical energy of each layer over iterations (Figs. 6.2, 7.3, E.6, F.2).
 
     Energies of layers of different sizes do not compare, so each is divided by where it began.
+
+    Args:
+        layers: name -> (steps, energies).
+
+    Returns:
+        The matplotlib figure.
     """
     with styled():
         figure, axes = canvas()
@@ -60,7 +82,7 @@ def energy_curves(layers: Mapping[str, tuple[Any, Any]]) -> Figure:
             axes.plot(line, values / start, style, label=name, color=color(index))
         axes.set(xlabel="iteration", ylabel="energy / energy at the start")
         if len(layers) <= 12:
-            axes.legend(ncols=2)
+            axes.legend(ncols=2, loc=free_corner(axes))
     return figure
 
 
@@ -69,7 +91,14 @@ def error_against(
 ) -> Figure:
     """Error against a setting: margin, width, depth, number of projections.
 
-    errors: name -> (n,) errors, or (n, seeds), drawn as mean and deviation.
+    Args:
+        values: (n,) values of the setting.
+        errors: name -> (n,) errors, or (n, seeds), drawn as mean and deviation.
+        xlabel: what the setting is called.
+        ylabel: title of the vertical axis.
+
+    Returns:
+        The matplotlib figure.
     """
     x = array(values, xlabel, 1)
     with styled():
@@ -82,5 +111,20 @@ def error_against(
             axes.errorbar(x, mean, spread, marker="o", markersize=3, capsize=2, label=name,
                           color=color(index))  # fmt: skip
         axes.set(xlabel=xlabel, ylabel=ylabel)
-        axes.legend()
+        axes.legend(loc=free_corner(axes))
     return figure
+
+
+def free_corner(axes: Any) -> str:
+    """The corner on the right that the lines leave free, from whether they rise or fall.
+
+    matplotlib's own loc="best" looks at every point: slow for long curves, and it warns then.
+
+    Args:
+        axes: with the lines drawn.
+
+    Returns:
+        "lower right" if the lines rise on the whole, else "upper right".
+    """
+    rise = sum(float(line.get_ydata()[-1] - line.get_ydata()[0]) for line in axes.lines)
+    return "lower right" if rise > 0 else "upper right"

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .run import RunData
+from .run_data import RunData
 from .style import COLORS, color
 
 __all__ = ["curve_plots", "energy_plot", "feature_plot"]
@@ -20,7 +20,14 @@ _DASHES = ("solid", "dash", "dot", "dashdot")
 
 
 def curve_plots(runs: Sequence[RunData]) -> dict[str, Plot]:
-    """One plot per metric: loss, accuracy, ...; train and test, and all runs, in one picture."""
+    """One plot per metric: loss, accuracy, ...; train and test, and all runs, in one picture.
+
+    Args:
+        runs: the runs to compare.
+
+    Returns:
+        metric -> plot.
+    """
     plots: dict[str, Plot] = {}
     found = dict.fromkeys(k for run in runs for s in ("train", "test") for k in run.keys(s))
     metrics = sorted(found, key=lambda k: _FIRST.index(k) if k in _FIRST else len(_FIRST))
@@ -45,7 +52,14 @@ def curve_plots(runs: Sequence[RunData]) -> dict[str, Plot]:
 
 
 def energy_plot(runs: Sequence[RunData]) -> Plot | None:
-    """Energy of each layer over the run, each divided by where it began (Figs. 6.2, 7.3, F.2)."""
+    """Energy of each layer over the run, each divided by where it began (Figs. 6.2, 7.3, F.2).
+
+    Args:
+        runs: the runs to compare.
+
+    Returns:
+        The plot; None where no run has energies.
+    """
     traces = []
     for run_index, run in enumerate(runs):
         for index, (layer, (steps, energies)) in enumerate(run.layers("energy").items()):
@@ -64,7 +78,14 @@ def energy_plot(runs: Sequence[RunData]) -> Plot | None:
 
 
 def feature_plot(run: RunData) -> tuple[Plot, list[str]] | None:
-    """Features by class: in the plane for 2-D runs, else on the unit sphere; and notes in words."""
+    """Features by class: in the plane for 2-D runs, else on the unit sphere.
+
+    Args:
+        run: the run.
+
+    Returns:
+        The plot and notes in words; None where the run has no features.
+    """
     if not run.features:
         return None
     features = np.asarray(run.features["features"], dtype=float)
@@ -117,7 +138,15 @@ def feature_plot(run: RunData) -> tuple[Plot, list[str]] | None:
 
 
 def thin(steps: Sequence[float], values: Sequence[float]) -> tuple[list[float], list[float]]:
-    """At most MOST_STEPS points, first and last kept; NaN becomes a gap."""
+    """At most MOST_STEPS points, first and last kept; NaN becomes a gap.
+
+    Args:
+        steps: (n,).
+        values: (n,).
+
+    Returns:
+        Steps and values.
+    """
     index: Any = range(len(steps))
     if len(steps) > MOST_STEPS:
         index = np.linspace(0, len(steps) - 1, MOST_STEPS).astype(int).tolist()

@@ -17,7 +17,11 @@ EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".pgm", ".ppm", ".webp")
 class PairList:
     """Pictures named by a list of pairs, each once, and the pairs as rows of them.
 
-    paths: n files; index (P, 2) rows of paths; same (P,) bool; fold (P,).
+    Args:
+        paths: n files.
+        index: (P, 2) rows of `paths`.
+        same: (P,) bool, whether a pair is of one person.
+        fold: (P,) the fold of each pair.
     """
 
     paths: list[Path]
@@ -38,7 +42,17 @@ def read_pairs(path: str | Path, folder: str | Path | None = None, folds: int = 
       (same person) and `name i other j`; pictures are folder/name/name_000i.jpg;
     - paths: `a.jpg b.jpg 1`, relative to `folder`, cut into `folds` equal runs.
 
-    `folder` defaults to where the list lies. Missing pictures are named in the error.
+    Args:
+        path: the list.
+        folder: where the pictures are. Default: where the list lies.
+        folds: into how many folds a list of paths is cut; an LFW list says it itself.
+
+    Returns:
+        The pictures and the pairs.
+
+    Raises:
+        FileNotFoundError: if the list or a picture is missing; the message names some of them.
+        ValueError: if a line cannot be read.
     """
     path = Path(path)
     if not path.is_file():

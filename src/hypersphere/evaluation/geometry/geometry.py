@@ -10,15 +10,23 @@ import torch
 from torch import Tensor, nn
 
 from ...functional.angles import normalize, pairwise_cosine, row_norm
-from ..checks import check_features, check_labels, check_two_classes
+from ...functional.energy import hyperspherical_energy
+from ..inputs import check_features, check_row_labels, check_two_classes
 from ..results import Result
+from .separability import angular_fisher_score, angular_visual_hardness
 
 BINS = 60
 LAYERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
 
 
 def neuron_weights(model: nn.Module) -> dict[str, Tensor]:
-    """(N, d) neurons of each layer that has at least two: convolutions, linear layers, heads.
+    """The neurons of each layer that has at least two: convolutions, linear layers, heads.
+
+    Args:
+        model: any module.
+
+    Returns:
+        Name of the layer -> (N, d) float32, one neuron per row.
 
     >>> list(neuron_weights(nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Linear(8, 2))))
     ['0', '2']
@@ -34,6 +42,12 @@ def neuron_weights(model: nn.Module) -> dict[str, Tensor]:
 
 def effective_rank(matrix: Tensor) -> float:
     """exp(H(p)), p the singular values over their sum: between 1 and the true rank.
+
+    Args:
+        matrix: (n, d).
+
+    Returns:
+        The effective rank; 0 for a zero matrix.
 
     >>> round(effective_rank(torch.eye(5)), 4), round(effective_rank(torch.ones(5, 5)), 4)
     (5.0, 1.0)
@@ -51,7 +65,14 @@ def effective_rank(matrix: Tensor) -> float:
 
 @dataclass
 class Norms:
-    """Lengths of vectors: mean, deviation, smallest and largest."""
+    """Lengths of vectors.
+
+    Args:
+        mean: mean length.
+        deviation: standard deviation of the lengths.
+        smallest: the smallest length.
+        largest: the largest length.
+    """
 
     mean: float
     deviation: float
@@ -60,6 +81,14 @@ class Norms:
 
     @staticmethod
     def of(vectors: Tensor) -> Norms:
+        """The lengths of rows.
+
+        Args:
+            vectors: (n, d).
+
+        Returns:
+            Their summary.
+        """
         length = row_norm(vectors.double())
         deviation = float(length.std()) if len(length) > 1 else 0.0
         return Norms(float(length.mean()), deviation, float(length.min()), float(length.max()))
@@ -67,7 +96,21 @@ class Norms:
 
 @dataclass
 class LayerGeometry:
-    """One layer: mean energies (s = 2; Eq. 5.1, half space, Eq. 5.5), angles, norms, rank."""
+    """One layer.
+
+    Args:
+        name: of the layer.
+        neurons: number of neurons N.
+        dim: dimension d of a neuron.
+        energy: mean energy (Eq. 5.1; s = 2 by default).
+        half_space_energy: the same with the mirrored neurons.
+        geodesic_energy: the same with angles for distances (Eq. 5.5).
+        mean_angle: mean angle between two neurons, in radians.
+        smallest_angle: the smallest, in radians.
+        angle_counts: histogram of the angles.
+        norms: lengths of the neurons.
+        effective_rank: of the (N, d) weight.
+    """
 
     name: str
     neurons: int
@@ -84,7 +127,18 @@ class LayerGeometry:
 
 @dataclass
 class FeatureGeometry:
-    """Features of a test set: angles of positive and negative pairs, scatter, hardness."""
+    """Features of a test set.
+
+    Args:
+        fisher_score: angular Fisher score (Eq. A.1); lower is better.
+        mean_hardness: mean angular visual hardness (Eq. 1.1); NaN without class weights.
+        positive_counts: histogram of the angles of positive pairs.
+        negative_counts: histogram of the angles of negative pairs.
+        mean_positive_angle: in radians.
+        mean_negative_angle: in radians.
+        norms: lengths of the features.
+        effective_rank: of the (n, d) features.
+    """
 
     fisher_score: float
     mean_hardness: float
@@ -98,7 +152,14 @@ class FeatureGeometry:
 
 @dataclass
 class GeometryResult(Result):
-    """Result of `geometry`; angle histograms share `edges`, in radians."""
+    """Result of `geometry`.
+
+    Args:
+        layers: one entry per layer.
+        features: the features of a test set, where given.
+        edges: of all histograms of angles, in radians.
+        s: the power of the energies.
+    """
 
     layers: list[LayerGeometry]
     features: FeatureGeometry | None
@@ -149,10 +210,14 @@ def geometry(
 
     Args:
         model: any module; each convolution, linear layer and head with two neurons or more counts.
-        features (n, d), labels (n,): of a test set.
-        class_weight: (C, d) for angular visual hardness; by default the model's last layer, when
-            its dimension is that of the features.
+        features: (n, d) of a test set.
+        labels: (n,) of the test set.
+        class_weight: (C, d) for angular visual hardness. Default: the model's last layer, when its
+            dimension is that of the features.
         s: the power of the energies.
+
+    Returns:
+        The figures of each layer and of the features.
     """
     if model is None and features is None:
         raise ValueError("give a model, or features with labels, or both")
@@ -173,9 +238,16 @@ def geometry(
 
 
 def layer_geometry(name: str, weight: Tensor, s: float = 2.0) -> LayerGeometry:
-    """The figures of one layer with neurons (N, d)."""
-    from ...functional.energy import hyperspherical_energy
+    """The figures of one layer.
 
+    Args:
+        name: of the layer.
+        weight: (N, d), one neuron per row.
+        s: the power of the energies.
+
+    Returns:
+        Energies, angles, norms and rank.
+    """
     counts, total, smallest = torch.zeros(BINS), 0.0, math.pi
     unit = normalize(weight)
     for start in range(0, len(unit), 1024):
@@ -201,9 +273,18 @@ def layer_geometry(name: str, weight: Tensor, s: float = 2.0) -> LayerGeometry:
 
 
 def pair_angles(features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, float, float]:
-    """Histograms and mean angles of all positive and all negative pairs (Fig. 2.10), streamed."""
+    """Angles of all positive and all negative pairs (Fig. 2.10), streamed.
+
+    Args:
+        features: (n, d).
+        labels: (n,).
+
+    Returns:
+        Histograms (60,) over [0, pi] of positive and of negative pairs, and their mean angles in
+        radians.
+    """
     unit = normalize(check_features("features", features))
-    labels = check_labels("labels", labels, len(unit))
+    labels = check_row_labels("labels", labels, len(unit))
     counts = torch.zeros(2, BINS, dtype=torch.float64)
     sums, totals = [0.0, 0.0], [0, 0]
     for i in range(0, len(unit), 2048):
@@ -224,11 +305,18 @@ def pair_angles(features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, float
 def feature_geometry(
     features: Tensor, labels: Tensor, class_weight: Tensor | None = None
 ) -> FeatureGeometry:
-    """The figures of features (n, d) with labels (n,)."""
-    from .separability import angular_fisher_score, angular_visual_hardness
+    """The figures of features.
 
+    Args:
+        features: (n, d).
+        labels: (n,).
+        class_weight: (C, d) for angular visual hardness. Default: none.
+
+    Returns:
+        Angles, scatter, hardness, norms and rank.
+    """
     features = check_features("features", features)
-    labels = check_two_classes("labels", check_labels("labels", labels, len(features)))
+    labels = check_two_classes("labels", check_row_labels("labels", labels, len(features)))
     positive, negative, mean_positive, mean_negative = pair_angles(features, labels)
     hardness = math.nan
     if class_weight is not None:

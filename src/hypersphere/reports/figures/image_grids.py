@@ -17,7 +17,12 @@ if TYPE_CHECKING:
 def filters(weight: Any, most: int = 64) -> Figure:
     """First-layer filters as pictures, each with its own contrast (Figs. 6.3, C.4).
 
-    weight: (out, in, height, width); three input channels show as colour, others as their mean.
+    Args:
+        weight: (out, in, height, width); three input channels show as color, others as their mean.
+        most: draw at most this many filters.
+
+    Returns:
+        The matplotlib figure.
     """
     w = array(weight, "weight", 4)[:most]
     low, high = w.min((1, 2, 3), keepdims=True), w.max((1, 2, 3), keepdims=True)
@@ -27,7 +32,15 @@ def filters(weight: Any, most: int = 64) -> Figure:
 
 
 def image_grid(images: Any, title: str = "") -> Figure:
-    """Images in a near-square grid (Fig. D.3): (n, H, W), (n, 1, H, W) or (n, 3, H, W), 0 to 1."""
+    """Images in a near-square grid (Fig. D.3).
+
+    Args:
+        images: (n, H, W), (n, 1, H, W) or (n, 3, H, W), from 0 to 1.
+        title: of the figure. Default: none.
+
+    Returns:
+        The matplotlib figure.
+    """
     x = _pictures(images, "images")
     rows, columns = grid_shape(len(x))
     with styled():
@@ -39,7 +52,15 @@ def image_grid(images: Any, title: str = "") -> Figure:
 
 
 def reconstructions(inputs: Any, outputs: Mapping[str, Any]) -> Figure:
-    """Inputs above what the autoencoder makes of them, from angles or norms only (Fig. 1.1)."""
+    """Inputs above what the autoencoder makes of them, from angles or norms only (Fig. 1.1).
+
+    Args:
+        inputs: (n, H, W), (n, 1, H, W) or (n, 3, H, W), from 0 to 1.
+        outputs: name -> images of the same shape.
+
+    Returns:
+        The matplotlib figure.
+    """
     rows = {"input": _pictures(inputs, "inputs")}
     for name, given in outputs.items():
         rows[name] = _pictures(given, name)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .checks import check_features, check_labels
+from .inputs import check_features, check_row_labels
 from .results import Result, percent
 
 METHODS = ("baseline", "baseline++", "nearest_mean")
@@ -21,7 +21,17 @@ METHODS = ("baseline", "baseline++", "nearest_mean")
 
 @dataclass
 class FewShotResult(Result):
-    """Result of `fewshot`: mean accuracy over episodes and its 95 % half width."""
+    """Result of `fewshot`.
+
+    Args:
+        method: the classifier.
+        way: classes per episode.
+        shot: samples per class to learn from.
+        queries: samples per class to test on.
+        accuracy: mean over the episodes.
+        half_width: half width of its 95 % interval.
+        episodes: accuracy of each episode.
+    """
 
     method: str
     way: int
@@ -52,15 +62,27 @@ def fewshot(
     batch_size: int = 4,
     seed: int = 0,
 ) -> FewShotResult:
-    """Accuracy over random episodes of new classes, on features (n, d) of a frozen network.
+    """Accuracy over random episodes of new classes, on features of a frozen network.
 
     Args:
+        features: (n, d).
+        labels: (n,).
         method: "baseline" trains scores w . x + b; "baseline++" scale * cos(w, x) (F.3, c = 2);
             "nearest_mean" compares with the class means by the cosine and trains nothing.
-        way, shot, queries: classes in an episode, samples of each to learn from and to test on.
-        epochs, lr, batch_size: SGD with momentum 0.9, dampening 0.9, weight decay 1e-3 (F.3).
+        way: classes per episode.
+        shot: samples per class to learn from.
+        queries: samples per class to test on.
+        episodes: how many episodes.
+        scale: of the cosine in "baseline++".
+        epochs: of SGD with momentum 0.9, dampening 0.9, weight decay 1e-3 (F.3).
+        lr: learning rate of SGD.
+        batch_size: samples per step of SGD.
+        seed: of the episodes and of the training.
 
     Classes with fewer than shot + queries samples are left out.
+
+    Returns:
+        Mean accuracy with its interval.
 
     >>> g = torch.Generator().manual_seed(0)
     >>> labels = torch.arange(8).repeat_interleave(20)
@@ -69,7 +91,7 @@ def fewshot(
     1.0
     """
     features = check_features("features", features).float()
-    labels = check_labels("labels", labels, len(features))
+    labels = check_row_labels("labels", labels, len(features))
     if method not in METHODS:
         raise ValueError(f"unknown method {method!r}: one of {', '.join(METHODS)}")
     generator = torch.Generator().manual_seed(seed)
@@ -90,7 +112,7 @@ def fewshot(
             )
             scores = classify(z, weight, bias, scale if cosine else None)
         truth = torch.arange(way).repeat_interleave(queries)
-        accuracies.append((scores.argmax(2) == truth).float().mean(1))
+        accuracies.append((scores.argmax(2) == truth).double().mean(1))
     values = torch.cat(accuracies)
     half = 1.96 * float(values.std()) / len(values) ** 0.5 if len(values) > 1 else float("nan")
     return FewShotResult(method, way, shot, queries, float(values.mean()), half, values.tolist())
@@ -99,7 +121,18 @@ def fewshot(
 def sample_episodes(
     labels: Tensor, way: int, count: int, episodes: int, generator: torch.Generator
 ) -> Tensor:
-    """(episodes, way, count) rows: `way` random classes each, `count` distinct samples of each."""
+    """Random episodes: some classes each, and distinct samples of each class.
+
+    Args:
+        labels: (n,); negative ones are left out.
+        way: classes per episode.
+        count: samples per class.
+        episodes: how many episodes.
+        generator: of the choices.
+
+    Returns:
+        Rows (episodes, way, count).
+    """
     if min(way, count, episodes) < 1:
         raise ValueError(
             f"way, samples and episodes: expected >= 1; got {way}, {count}, {episodes}"
@@ -120,7 +153,17 @@ def sample_episodes(
 
 
 def classify(x: Tensor, weight: Tensor, bias: Tensor | None, scale: float | None) -> Tensor:
-    """Scores (E, n, way) of x (E, n, d): w . x + b, or scale * cos(w, x)."""
+    """Scores w . x + b, or scale * cos(w, x).
+
+    Args:
+        x: (E, n, d), the samples of each episode.
+        weight: (E, way, d).
+        bias: (E, way) or None.
+        scale: of the cosine. Default: no cosine.
+
+    Returns:
+        (E, n, way).
+    """
     if scale is not None:
         return scale * F.normalize(x, dim=-1) @ F.normalize(weight, dim=-1).transpose(1, 2)
     scores = x @ weight.transpose(1, 2)
@@ -137,7 +180,21 @@ def train_classifiers(
     batch_size: int,
     generator: torch.Generator,
 ) -> tuple[Tensor, Tensor | None]:
-    """Weights (E, way, d), biases (E, way) fitted to x (E, n, d), y (n,), all episodes at once."""
+    """Fit the classifiers of all episodes at once.
+
+    Args:
+        x: (E, n, d).
+        y: (n,), the same in each episode.
+        way: number of classes.
+        scale: of the cosine. Default: no cosine.
+        epochs: passes over the samples.
+        lr: learning rate.
+        batch_size: samples per step.
+        generator: of the start and of the order.
+
+    Returns:
+        Weights (E, way, d), and biases (E, way) or None.
+    """
     count, n, dim = x.shape
     bound = dim**-0.5  # the default start of a linear layer
     weight = (torch.rand(count, way, dim, generator=generator) * 2 - 1) * bound
