@@ -51,7 +51,7 @@ class TrainedRun:
     def open(cls, folder: str | Path, weights: str = "last") -> TrainedRun:
         """Load the "last" weights of a run of `hypersphere train`, or those of its "best" test."""
         from .. import training
-        from ..training.job import find_weights
+        from ..training.run.load import find_weights
 
         folder = Path(folder)
         record = folder / "run.json"

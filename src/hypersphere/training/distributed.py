@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from hypersphere.training.fsdp import in_use, make_strategy
+from hypersphere.training.fsdp import is_fsdp, make_strategy
 
 __all__ = ["Agreement", "SyncedBatchNorm", "any_process", "gather_states", "make_fabric"]
 __all__ += ["share_states", "synchronize"]
@@ -75,7 +75,8 @@ class Agreement:
             return 0, False
         note = torch.tensor([signal or 0, int(due)], device=self.fabric.device)
         dist.all_reduce(note, op=dist.ReduceOp.MAX)
-        return int(note[0]), bool(note[1])
+        stop, save = note.tolist()
+        return stop, bool(save)
 
 
 def any_process(fabric: Any, value: bool) -> bool:
@@ -84,7 +85,7 @@ def any_process(fabric: Any, value: bool) -> bool:
     >>> any_process(make_fabric(accelerator="cpu"), True)
     True
     """
-    if not in_use(fabric):
+    if not is_fsdp(fabric):
         return value
     note = torch.tensor(int(value), device=fabric.device)
     dist.all_reduce(note, op=dist.ReduceOp.MAX)

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from hypersphere.heads import center_loss, move_centers
 
-__all__ = ["MetricLoss"]
+__all__ = ["MetricLossTerm"]
 
 
-class MetricLoss:
+class MetricLossTerm:
     """weight x (contrastive | triplet | center) of the batch's features.
 
     - "contrastive", "triplet": over all pairs / triplets of the batch (`heads.MetricLoss`);

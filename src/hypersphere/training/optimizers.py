@@ -13,12 +13,12 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-__all__ = ["OPTIMIZERS", "make_optimizer", "parameter_groups"]
+__all__ = ["OPTIMIZERS", "make_optimizer", "optimizer_groups"]
 
 OPTIMIZERS = ("sgd", "adam", "adamw", "ogd")
 
 
-def parameter_groups(
+def optimizer_groups(
     model: nn.Module,
     weight_decay: float = 0.0,
     rotation_lr: float | None = None,
@@ -31,7 +31,7 @@ def parameter_groups(
     `decay_rotations`: decay R as well where nothing else restrains it, `rotate(method="none")`
     (UPT is R "with only weight decay", 7.5.1) and "regularized".
 
-    >>> [len(g["params"]) for g in parameter_groups(nn.Linear(2, 3), weight_decay=5e-4)]
+    >>> [len(g["params"]) for g in optimizer_groups(nn.Linear(2, 3), weight_decay=5e-4)]
     [2]
     """
     rotations, unrestrained = _rotation_parameters(model)
@@ -122,7 +122,7 @@ def make_optimizer(
             f"optimizer.others={others!r} goes with optimizer.name=ogd, which moves the matrices "
             f"of rotate and leaves the rest to it; got optimizer.name={name}"
         )
-    groups = parameter_groups(model, weight_decay, rotation_lr, head_weight_decay, decay_rotations)
+    groups = optimizer_groups(model, weight_decay, rotation_lr, head_weight_decay, decay_rotations)
     if not groups:
         raise ValueError("the model has no parameter to train")
     if name == "sgd":

@@ -14,10 +14,12 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from hypersphere.training.run.checkpoint import RunError, explain_os_error, write_atomically
@@ -48,6 +50,16 @@ class RunFolder:
         return self.path / "checkpoints"
 
     @property
+    def best(self) -> Path:
+        """The checkpoint of the best test; made when it is asked for."""
+        folder = self.checkpoints / "best"
+        try:
+            folder.mkdir(exist_ok=True)
+        except OSError as error:
+            raise explain_os_error(error, folder) from error
+        return folder
+
+    @property
     def metrics(self) -> Path:
         return self.path / "metrics.jsonl"
 
@@ -59,6 +71,15 @@ class RunFolder:
     def json(self, name: str, content: Any) -> None:
         """Write a JSON file of the folder, whole or not at all."""
         self.text(name, json.dumps(content, indent=2, default=str) + "\n")
+
+    def arrays(self, name: str, content: Mapping[str, Any]) -> None:
+        """Write arrays to a compressed .npz file of the folder."""
+        if self.write:
+            try:
+                with open(self.path / name, "wb") as file:
+                    np.savez_compressed(file, **content)
+            except OSError as error:
+                raise explain_os_error(error, self.path / name) from error
 
     def log(self, **values: Any) -> None:
         """Append one line to metrics.jsonl; it is on its way to disk when this returns."""
