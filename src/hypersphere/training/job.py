@@ -13,9 +13,11 @@ from hypersphere.training.distributed import make_fabric
 from hypersphere.training.fsdp import is_fsdp
 from hypersphere.training.loop import fit
 from hypersphere.training.prepare import Job, prepare
+from hypersphere.training.processes import named_failures
 from hypersphere.training.run.checkpoint import RunError
 from hypersphere.training.run.folder import RunFolder, describe_run
 from hypersphere.training.run.load import load_net
+from hypersphere.training.run.lock import FolderLock
 from hypersphere.training.run.resume import changed_settings, record_changes
 
 __all__ = ["Outcome", "SetupError", "train"]
@@ -69,12 +71,30 @@ def train(
         RunError: if the run cannot go on, for a reason the user can act on.
     """
     fabric = fabric or make_fabric(**vars(config.fabric))
-    record = RunFolder(folder, write=fabric.is_global_zero)
+    with named_failures(fabric):
+        record = RunFolder(folder, write=fabric.is_global_zero)
+        lock = FolderLock(record.path)
+        try:
+            _acquire(lock, fabric)
+            return _train(config, record, resume, config_text, fabric, lock)
+        finally:
+            lock.release()
+
+
+def _train(
+    config: Config,
+    record: RunFolder,
+    resume: bool,
+    config_text: str | None,
+    fabric: Any,
+    lock: FolderLock,
+) -> Outcome:
     resumed = resume and (record.path / "run.json").exists()
     try:
         changes = changed_settings(record.path, config) if resumed else {}
         job = prepare(config, fabric)
     except BaseException as error:
+        lock.release()
         record.discard()
         # torch and constructors say so when settings do not fit together; in the loop the same
         # errors are bugs.
@@ -98,6 +118,20 @@ def train(
         outcome.verification = conclude(job, run, record, say)
     fabric.barrier()
     return outcome
+
+
+def _acquire(lock: FolderLock, fabric: Any) -> None:
+    """Take the lock in the process that writes; all of them stop if it is taken."""
+    problem = None
+    if fabric.is_global_zero:
+        try:
+            lock.acquire()
+        except RunError as error:
+            problem = str(error)
+    if fabric.world_size > 1:
+        problem = fabric.broadcast(problem)
+    if problem is not None:
+        raise RunError(problem)
 
 
 def _description(config: Config, fabric: Any, job: Job) -> dict[str, Any]:

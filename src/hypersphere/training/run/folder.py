@@ -88,10 +88,28 @@ class RunFolder:
         try:
             if self._metrics is None:
                 self._metrics = open(self.metrics, "a", encoding="utf-8")  # noqa: SIM115
+            self.check()
             self._metrics.write(json.dumps(values) + "\n")
             self._metrics.flush()
         except OSError as error:
             raise explain_os_error(error, self.metrics) from error
+
+    def check(self) -> None:
+        """`RunError` if the open metrics.jsonl is no longer the one in the folder.
+
+        An open file can be written after it was removed: the lines would be lost without a word.
+        """
+        if self._metrics is None:
+            return
+        try:
+            same = os.path.samestat(os.fstat(self._metrics.fileno()), self.metrics.stat())
+        except FileNotFoundError:
+            same = False
+        if not same:
+            raise RunError(
+                f"{self.metrics} was removed or replaced during training: the run stops, since its "
+                f"record would be lost"
+            )
 
     def position(self) -> int:
         """Bytes of metrics.jsonl so far; saved with a checkpoint, and the place to cut on

@@ -51,6 +51,7 @@ def save(run: Run) -> None:
         "extra": extra,
     }
     if run.folder.write:
+        run.folder.check()
         save_checkpoint(run.folder.checkpoints, run.step, tensors, state, run.settings.keep)
 
 
