@@ -27,7 +27,18 @@ def make_fabric(
     strategy: str = "auto",
     precision: str = "32-true",
 ) -> Any:
-    """Fabric, launched. `devices="auto"`: one process, or those torchrun or SLURM started.
+    """Devices and processes of a run: Lightning Fabric, launched.
+
+    Args:
+        accelerator: "auto", "cpu", "cuda" or "mps".
+        devices: processes per machine; "auto" takes all GPUs, one process on the CPU, or those that
+            torchrun or SLURM started.
+        num_nodes: number of machines. Default: 1.
+        strategy: "auto", "ddp" or "fsdp".
+        precision: "32-true", "bf16-mixed", "16-mixed", "bf16-true" or "64-true".
+
+    Returns:
+        The `Fabric` object.
 
     >>> make_fabric(accelerator="cpu").world_size
     1
@@ -172,6 +183,12 @@ class SyncedBatchNorm(nn.modules.batchnorm._BatchNorm):
 
 def synchronize(model: nn.Module) -> nn.Module:
     """Make statistics those of the global batch, in place: BatchNorm's, and running patch norms.
+
+    Args:
+        model: the network; the same on every process.
+
+    Returns:
+        The network itself.
 
     >>> synchronize(nn.Sequential(nn.BatchNorm2d(3)))[0].num_features
     3

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from hypersphere import registry
-from hypersphere.training import tasks as _tasks  # noqa: F401 - they enter the register
+import hypersphere.training.tasks  # noqa: F401 - they enter the register
+from hypersphere.registry import entry
 from hypersphere.training.build import Loaders, make_hooks, make_player_optimizer, make_rate
 from hypersphere.training.config import Config, TrainConfig
 from hypersphere.training.distributed import synchronize
@@ -67,7 +67,7 @@ def prepare(config: Config, fabric: Any, split: Any = None) -> Job:
     Raises:
         ValueError: if settings do not fit together, or the task does not use them.
     """
-    kind = registry.entry("task", config.task).target
+    kind = entry("task", config.task).target
     if is_fsdp(fabric):
         refuse(config)
     refuse_unused(config, kind.sections)

@@ -179,9 +179,20 @@ def _read_state(path: Path) -> dict[str, Any]:
 def save_checkpoint(
     folder: Path, step: int, model: dict[str, Tensor], state: Any, keep: int = 2
 ) -> Path:
-    """Write checkpoint `step` under `folder`, then drop all but the newest `keep`.
+    """Write a checkpoint, then drop all but the newest ones.
 
-    An error of the file system becomes a `RunError`, and every earlier checkpoint stays.
+    Args:
+        folder: where the checkpoints are.
+        step: finished updates.
+        model: weights and buffers by name.
+        state: everything else, in lists, tuples, dictionaries, tensors and plain values.
+        keep: number of checkpoints that stay. Default: 2.
+
+    Returns:
+        The folder of the new checkpoint.
+
+    Raises:
+        RunError: if the file system refuses; every earlier checkpoint stays.
     """
     tree, tensors = pack(state)
     final = folder / f"step-{step:08d}"
@@ -222,7 +233,17 @@ def prune_checkpoints(folder: Path, keep: int) -> None:
 
 
 def load_checkpoint(path: Path) -> tuple[int, dict[str, Tensor], Any]:
-    """(step, weights, state) of one checkpoint; `RunError` if a single bit of it is wrong."""
+    """Read a checkpoint.
+
+    Args:
+        path: the folder of the checkpoint.
+
+    Returns:
+        (step, weights, state), as `save_checkpoint` took them.
+
+    Raises:
+        RunError: if a single bit of it is wrong.
+    """
     try:
         content = _read_state(path)
         for name, expected in content["checksums"].items():

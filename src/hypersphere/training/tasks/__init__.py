@@ -22,6 +22,10 @@ Everything else is the same for all tasks and done once, in `prepare.py`.
 
 from __future__ import annotations
 
-from hypersphere.training.tasks import classification, few_shot, gan, graph, reconstruction
+from hypersphere.training.tasks.classification import Classification
+from hypersphere.training.tasks.few_shot import FewShot
+from hypersphere.training.tasks.gan import Gan
+from hypersphere.training.tasks.graph import NodeClassification
+from hypersphere.training.tasks.reconstruction import Reconstruction
 
-__all__ = ["classification", "few_shot", "gan", "graph", "reconstruction"]
+__all__ = ["Classification", "FewShot", "Gan", "NodeClassification", "Reconstruction"]

@@ -102,7 +102,11 @@ class Classification:
         return task
 
     def objectives(self) -> list[Objective]:
-        """One network with one loss; the classes may be spread over the processes."""
+        """One network with one loss; the classes may be spread over the processes.
+
+        Returns:
+            The one objective.
+        """
         loss = ClassifierLoss(self.model, self.label_smoothing)
         if self.sharded:
             from hypersphere.heads.sharded import ignore_in_ddp, shard
@@ -117,7 +121,11 @@ class Classification:
         return len(self.train_loader)
 
     def batches(self) -> Iterator[tuple[Tensor, ...]]:
-        """(x, y), x (B, ...) and y (B,), without end."""
+        """Training batches without end, epoch after epoch.
+
+        Returns:
+            Iterator of (x, y), x (B, ...) and y (B,).
+        """
         device = self.fabric.device
         while True:
             for x, y in self.train_loader:
