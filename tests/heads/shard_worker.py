@@ -1,4 +1,4 @@
-"""One process of a sharded head: `python shard_worker.py JOB RANK WORLD FOLDER`.
+"""One process of a sharded head: `python shard_worker.py RANK WORLD JOB FOLDER`.
 
 Everything is drawn from seeds, so each process also knows the whole problem and compares its part
 with what a single process computes on the joined batch.
@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import hypersphere.heads as heads
 from hypersphere.heads import LambdaAnnealing, MarginHead
+from processes import leave
 
 CLASSES, DIM = 11, 6
 
@@ -286,7 +287,7 @@ def misuse(rank, world, folder):
 
 
 if __name__ == "__main__":
-    jobs, rank, world, folder = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
+    rank, world, jobs, folder = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], Path(sys.argv[4])
     torch.set_num_threads(1)
     if world > 1:
         meeting = f"file://{folder}/meeting-{jobs}-{world}"
@@ -294,5 +295,4 @@ if __name__ == "__main__":
     for job in jobs.split(","):
         globals()[job](rank, world, folder)
     if world > 1:
-        dist.barrier()
-        dist.destroy_process_group()
+        leave()

@@ -217,7 +217,7 @@ def test_any_module_as_g_learns():
 
 def test_nothing_but_the_class_weights_is_decayed():
     from hypersphere.layers import SigmoidAngular
-    from hypersphere.training.optimizers import parameter_groups
+    from hypersphere.training.optimizers import optimizer_groups as parameter_groups
 
     head = heads.WSoftmaxHead(DIM, CLASSES, SigmoidAngular(learnable=True), bias=True)
     net = torch.nn.Sequential(torch.nn.Identity(), head)

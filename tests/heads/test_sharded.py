@@ -1,8 +1,5 @@
 """Sharded classes in real processes over gloo; the checks are in shard_worker.py."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,28 +7,13 @@ import torch
 import torch.distributed as dist
 
 import hypersphere.heads as heads
+from processes import run_ranks
 
 WORKER = Path(__file__).with_name("shard_worker.py")
 
 
 def run(jobs, world, folder, timeout=150):
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    started = [
-        subprocess.Popen(
-            [sys.executable, str(WORKER), jobs, str(rank), str(world), str(folder)],
-            stderr=subprocess.PIPE,
-            text=True,
-            env=environment,
-        )
-        for rank in range(world)
-    ]
-    try:
-        errors = [process.communicate(timeout=timeout)[1] for process in started]
-    finally:
-        for process in started:
-            process.kill()
-    for rank, (process, error) in enumerate(zip(started, errors, strict=True)):
-        assert process.returncode == 0, f"process {rank} of {world}:\n{error}"
+    run_ranks(WORKER, world, jobs, folder, timeout=timeout)
 
 
 @pytest.mark.slow

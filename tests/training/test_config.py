@@ -159,7 +159,7 @@ def test_weights_of_another_network_are_refused(tmp_path):
     from safetensors.torch import save_file
     from torch import nn
 
-    from hypersphere.training.build import initialize_from
+    from hypersphere.training.run.load import initialize_from
 
     save_file(nn.Linear(4, 3).state_dict(), tmp_path / "w.safetensors")  # its bias would fit
     with pytest.raises(ValueError, match=r"weight is \(3, 4\) there and \(3, 5\) here"):

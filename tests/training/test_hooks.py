@@ -17,7 +17,7 @@ from hypersphere.training.hooks import (
     Regularize,
     WeightGradients,
 )
-from hypersphere.training.metric_losses import MetricLoss
+from hypersphere.training.metric_losses import MetricLossTerm
 from hypersphere.training.monitors import Monitor, layer_angles, layer_energies
 from hypersphere.training.tasks.gan_penalties import ClipWeights, gradient_penalty
 
@@ -167,7 +167,7 @@ def test_weights_are_clipped_and_gradients_penalized():
 @pytest.mark.parametrize("name", ["contrastive", "triplet", "center"])
 def test_metric_losses_pull_classes_together(name):
     run, (_, y) = a_run(), batch(12)
-    hook = MetricLoss(name, weight=1.0, margin=0.3)
+    hook = MetricLossTerm(name, weight=1.0, margin=0.3)
     features = torch.randn(12, 5, requires_grad=True)
     optimizer = torch.optim.SGD([features], lr=0.5)
     first = None
@@ -179,7 +179,7 @@ def test_metric_losses_pull_classes_together(name):
         optimizer.step()
         hook.after_update(run)
     assert float(loss.detach()) < first
-    again = MetricLoss(name, weight=1.0, margin=0.3)
+    again = MetricLossTerm(name, weight=1.0, margin=0.3)
     again.load_state_dict(hook.state_dict())
     assert (again.centers is None) == (name != "center")
 

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
-from hypersphere.training import schedules
 from hypersphere.training.config import Config, DataConfig, ScheduleConfig
 from hypersphere.training.hooks import Anneal, Regularize
 from hypersphere.training.optimizers import make_optimizer
 from hypersphere.training.parts import CHANGES, construct
-from hypersphere.training.run.checkpoint import list_checkpoints, load_weights
+from hypersphere.training.schedules import LearningRate, Plateau, constant, cosine, every, steps
 
-__all__ = ["Loaders", "initialize_from", "make_hooks", "make_loaders", "make_net", "make_rate"]
-__all__ += ["make_head", "share_of"]
+__all__ = ["Loaders", "make_head", "make_hooks", "make_loaders", "make_net"]
+__all__ += ["make_player_optimizer", "make_rate", "make_sized_model", "share_of"]
 
 
 @dataclass
@@ -165,21 +163,37 @@ def construct_model(name: str, options: dict[str, Any]) -> nn.Module:
     return models.create(name, **{k: resolve(k, v) for k, v in options.items()})
 
 
-def make_rate(optimizer: Optimizer, config: ScheduleConfig, total: int) -> schedules.LearningRate:
-    """The learning-rate schedule by name."""
+def make_sized_model(settings: Any, shape: Sequence[int]) -> nn.Module:
+    """A network by name, without head, for samples of a shape (C,) or (C, H, W).
+
+    Options that the settings leave open, `in_channels` and `image_size`, come from the shape.
+    """
+    if isinstance(settings, nn.Module):
+        return settings
+    options = dict(settings)
+    sizes = {"in_channels": shape[0], "image_size": list(shape[1:]) or None}
+    for key, value in sizes.items():
+        if options.get(key) is None and value is not None:
+            options[key] = value
+    return construct_model(options.pop("name"), options)
+
+
+def make_rate(optimizer: Optimizer, config: ScheduleConfig, total: int) -> LearningRate:
+    """The learning-rate schedule by name; `total` updates is how long the run lasts."""
     factories: dict[str, Callable[[], Any]] = {
-        "constant": schedules.constant,
-        "steps": lambda: schedules.steps(config.at, config.factor),
-        "every": lambda: schedules.every(config.period, config.factor),
-        "cosine": lambda: schedules.cosine(total, config.end),
-        "plateau": lambda: schedules.Plateau(config.factor, config.patience, config.threshold),
+        "constant": constant,
+        "steps": lambda: steps(config.at, config.factor),
+        "every": lambda: every(config.period, config.factor),
+        "cosine": lambda: cosine(total, config.end),
+        "plateau": lambda: Plateau(config.factor, config.patience, config.threshold),
     }
     if config.name == "steps" and not config.at:
         raise ValueError("schedule.name is steps: say at which iterations with schedule.at")
-    return schedules.LearningRate(optimizer, factories[config.name](), config.warmup)
+    return LearningRate(optimizer, factories[config.name](), config.warmup)
 
 
 def make_player_optimizer(config: Config, module: nn.Module) -> Optimizer:
+    """The optimizer of one player, which moves the parameters of `module`."""
     if (config.rotate or {}).get("method") == "ogd" and config.optimizer.name != "ogd":
         raise ValueError(
             "rotate.method=ogd learns matrices that only optimizer.name=ogd keeps orthogonal "
@@ -199,62 +213,3 @@ def make_hooks(config: Config) -> list[Any]:
     for name, settings in config.hooks.items():
         hooks.append(construct("hooks", name, settings))
     return hooks
-
-
-def initialize_from(model: nn.Module, path: str | Path) -> list[str]:
-    """Fine-tuning: take over every weight of the same name and shape; returns the other names.
-
-    `path`: a run folder (its last weights), a checkpoint folder, or a .safetensors file. Plain
-    weights (`folded.safetensors`, an unrotated run) fit rotated and low-rank layers, too.
-    """
-    weights = load_weights(_weights_file(Path(path)))
-    taken = _into_parametrized(model, weights)
-    own = model.state_dict()
-    fitting = {
-        k: v
-        for k, v in weights.items()
-        if isinstance(own.get(k), Tensor) and own[k].shape == v.shape
-    }
-    if not taken and not any(v.ndim > 1 for v in fitting.values()):
-        other = [
-            k for k, v in weights.items() if k in own and own[k].shape != v.shape and v.ndim > 1
-        ]
-        where = f"; {other[0]} is {tuple(weights[other[0]].shape)} there" if other else ""
-        here = f" and {tuple(own[other[0]].shape)} here" if other else ""
-        raise ValueError(
-            f"no weight matrix of {path} fits the model{where}{here}: another network or width?"
-        )
-    model.load_state_dict({**own, **fitting})
-    return [
-        k
-        for k, v in own.items()
-        if k not in fitting and isinstance(v, Tensor) and not k.startswith(tuple(taken))
-    ]
-
-
-@torch.no_grad()
-def _into_parametrized(model: nn.Module, weights: dict[str, Tensor]) -> list[str]:
-    """Give rotated and low-rank layers plain weights to stand for; returns where they are.
-
-    So a network that was trained plainly, or folded, goes on under OPT (F.8).
-    """
-    taken = []
-    for name, module in model.named_modules():
-        for key in getattr(module, "parametrizations", ()):
-            value = weights.get(f"{name}.{key}")
-            if value is not None and value.shape == getattr(module, key).shape:
-                setattr(module, key, value.to(getattr(module, key)))
-                taken.append(f"{name}.parametrizations.{key}.")
-    return taken
-
-
-def _weights_file(path: Path) -> Path:
-    if path.is_file():
-        return path
-    saved = list_checkpoints(path / "checkpoints")
-    for candidate in (path, *saved[-1:], path / "checkpoints" / "best"):
-        if (candidate / "model.safetensors").is_file():
-            return candidate / "model.safetensors"
-    raise FileNotFoundError(
-        f"no weights in {path}: give a run folder, a checkpoint or a .safetensors"
-    )

@@ -13,25 +13,34 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-__all__ = ["OPTIMIZERS", "make_optimizer", "parameter_groups"]
+__all__ = ["OPTIMIZERS", "make_optimizer", "optimizer_groups"]
 
 OPTIMIZERS = ("sgd", "adam", "adamw", "ogd")
 
 
-def parameter_groups(
+def optimizer_groups(
     model: nn.Module,
     weight_decay: float = 0.0,
     rotation_lr: float | None = None,
     head_weight_decay: float | None = None,
     decay_rotations: bool = False,
 ) -> list[dict[str, Any]]:
-    """Groups with and without weight decay; rotations may have their own learning rate.
+    """Parameter groups with and without weight decay; rotations may have a learning rate of their
+    own.
 
-    `head_weight_decay`: of `model.head`, if another (a GCN decays its first layer only).
-    `decay_rotations`: decay R as well where nothing else restrains it, `rotate(method="none")`
-    (UPT is R "with only weight decay", 7.5.1) and "regularized".
+    Args:
+        model: the network.
+        weight_decay: of the neurons whose length counts. Default: 0.
+        rotation_lr: learning rate of rotations. Default: that of the optimizer.
+        head_weight_decay: of ``model.head``, if another (a GCN decays its first layer only).
+            Default: `weight_decay`.
+        decay_rotations: decay R as well where nothing else restrains it, `rotate(method="none")`
+            (UPT is R "with only weight decay", 7.5.1) and "regularized". Default: False.
 
-    >>> [len(g["params"]) for g in parameter_groups(nn.Linear(2, 3), weight_decay=5e-4)]
+    Returns:
+        Groups as the optimizers of torch take them.
+
+    >>> [len(g["params"]) for g in optimizer_groups(nn.Linear(2, 3), weight_decay=5e-4)]
     [2]
     """
     rotations, unrestrained = _rotation_parameters(model)
@@ -108,11 +117,27 @@ def make_optimizer(
     iterations: int = 2,
     others: str = "sgd",
 ) -> Optimizer:
-    """SGD, Adam, AdamW, or OGD: Eq. 7.6 on the matrices of `rotate(method="ogd")`, and on
-    everything else SGD or what `others` names.
+    """An optimizer by name, with the groups of `optimizer_groups`.
 
-    `weight_decay` of Adam is the classic L2 penalty the dissertation uses; AdamW decouples it.
-    `iterations`: fixed-point iterations of OGD's update (Eq. 7.6).
+    Args:
+        model: the network.
+        name: "sgd", "adam", "adamw", or "ogd": Eq. 7.6 on the matrices of `rotate(method="ogd")`,
+            and on everything else SGD or what `others` names.
+        lr: learning rate.
+        momentum: of SGD and OGD.
+        dampening: of SGD.
+        nesterov: Nesterov's momentum, of SGD and OGD.
+        betas: decay rates of the moments, of Adam and AdamW.
+        eps: added to the denominator, of Adam and AdamW.
+        weight_decay: of Adam the classic L2 penalty that the dissertation uses; AdamW decouples it.
+        rotation_lr: learning rate of rotations. Default: `lr`.
+        head_weight_decay: weight decay of the head. Default: `weight_decay`.
+        decay_rotations: decay rotations that nothing else restrains. Default: False.
+        iterations: fixed-point iterations of OGD's update (Eq. 7.6). Default: 2.
+        others: with "ogd", what moves everything but its matrices: "sgd", "adam" or "adamw".
+
+    Returns:
+        The optimizer.
 
     >>> make_optimizer(nn.Linear(2, 2), "adam", lr=1e-3).param_groups[0]["lr"]
     0.001
@@ -122,7 +147,7 @@ def make_optimizer(
             f"optimizer.others={others!r} goes with optimizer.name=ogd, which moves the matrices "
             f"of rotate and leaves the rest to it; got optimizer.name={name}"
         )
-    groups = parameter_groups(model, weight_decay, rotation_lr, head_weight_decay, decay_rotations)
+    groups = optimizer_groups(model, weight_decay, rotation_lr, head_weight_decay, decay_rotations)
     if not groups:
         raise ValueError("the model has no parameter to train")
     if name == "sgd":

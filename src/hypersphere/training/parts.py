@@ -44,7 +44,7 @@ HOOKS = {
     "orthogonality": "OrthogonalityTerm",
     "adversarial": "AdversarialTraining",
     "monitor": "Monitor",
-    "metric_loss": "MetricLoss",
+    "metric_loss": "MetricLossTerm",
     "clip_weights": "ClipWeights",
 }
 # Filled in from the data, not by the user.

@@ -18,7 +18,7 @@ from ...data.image_folder import list_classes
 from ...evaluation.extraction import Progress, extract
 from ..build import make_loaders
 from ..config import Config
-from ..job import find_weights, load_net
+from .load import find_weights, load_net
 from .checkpoint import RunError
 
 __all__ = ["Preprocessing", "Samples", "TrainedRun"]
