@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-OPERATORS = ("plain", "sphere", "ball", "tanh", "linear", "segmented", "log", "mixed")
-ANGULARS = ("linear", "cosine", "sigmoid", "square_cosine")
+from ..functional.angular import angular_function
+from ..registry import names
+
 SHARES = ("filter", "layer", "network")
 NORMS = ("batch", "layer", "none")
 ACTIVATIONS = ("relu", "prelu", "leaky_relu", "none")
@@ -62,17 +63,21 @@ class Style:
     rescale: bool = False
 
     def __post_init__(self) -> None:
-        if isinstance(self.operator, str) and self.operator not in OPERATORS:
-            raise unknown("operator", self.operator, OPERATORS)
-        if isinstance(self.angular, str) and self.angular not in ANGULARS:
-            raise unknown("angular activation", self.angular, ANGULARS)
+        operators = ["plain", *names("magnitude")]
+        if isinstance(self.operator, str) and self.operator not in operators:
+            raise unknown("operator", self.operator, operators)
+        if isinstance(self.angular, str) and self.angular not in names("angular"):
+            raise unknown("angular activation", self.angular, names("angular"))
         if self.norm not in NORMS:
             raise unknown("norm", self.norm, NORMS)
         if self.activation not in ACTIVATIONS:
             raise unknown("activation", self.activation, ACTIVATIONS)
         if self.learn_k is not None and self.learn_k not in SHARES:
             raise unknown("learn_k", self.learn_k, SHARES)
-        if (self.k is not None or self.learn_k) and self.angular != "sigmoid":
+        parametric = isinstance(self.angular, str) and (
+            angular_function(self.angular).default_k is not None
+        )
+        if (self.k is not None or self.learn_k) and not parametric:
             raise ValueError(
                 "k and learn_k belong to angular='sigmoid' (Eq. 4.13); "
                 f"got angular={self.angular!r}"
@@ -83,11 +88,11 @@ class Style:
         # Made once a network: a curvature shared by all layers is the parameter of one object.
         if self.k is None and self.learn_k is None:
             return self.angular
-        from ..layers import SigmoidAngular
+        from ..layers import make_angular
 
         given = {} if self.k is None else {"k": self.k}
         share: Any = self.learn_k or "layer"
-        return SigmoidAngular(**given, learnable=bool(self.learn_k), share=share)
+        return make_angular(self.angular, **given, learnable=bool(self.learn_k), share=share)
 
     @property
     def plain(self) -> bool:

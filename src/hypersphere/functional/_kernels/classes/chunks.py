@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...angular import angular, angular_derivative, angular_derivative_k
+from ...angular import angular, angular_derivative, angular_derivative_k, is_cosine
 
 
 def forward_pass(
@@ -33,7 +33,7 @@ def forward_pass(
     length = torch.linalg.vector_norm(z, dim=1)
     others = z.new_full((z.shape[0],), -torch.inf)
     moment = z.new_zeros(z.shape[0])
-    inverse = z.new_empty(count if unit or kind != "cosine" else 0)  # 1 / |w|
+    inverse = z.new_empty(count if unit or not is_cosine(kind) else 0)  # 1 / |w|
     scratch = z.new_empty(z.shape[0] * min(chunk, count))
 
     def scores(part: slice) -> Tensor:
@@ -103,7 +103,7 @@ def backward_pass(
     along = z.new_zeros(z.shape[0])  # multiple of z / |z| in the gradient of z
     scratch = z.new_empty(2, z.shape[0] * min(chunk, count))
     # A factor per sample passes through the products: it can wait, and be applied to (B, d).
-    later = kind == "cosine" and mass is None
+    later = is_cosine(kind) and mass is None
     factor = grad_others if later else torch.ones_like(grad_others)
     z_factor = z * factor[:, None]
     for start in range(0, count, chunk):
@@ -126,7 +126,7 @@ def backward_pass(
             grad_bias[part if index is None else index[part]] = (factor @ p).to(bias.dtype)
         # q = p n g'(c) / |w|, and the multiple of w; see Note [Gradients by hand].
         pull = q_weight = None
-        if kind == "cosine":
+        if is_cosine(kind):
             if unit and jacobian:
                 q = p.mul_(r)
                 pull = -(factor @ f.mul_(q)) * r
@@ -176,7 +176,7 @@ def _scores(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """f = |z| n g(c), c and g(c) of one chunk; for the cosine f alone (the others alias it)."""
     f = torch.mm(z, w.T, out=_view(scratch, (z.shape[0], w.shape[0])))
-    if kind == "cosine":
+    if is_cosine(kind):
         if unit:
             f *= r
         return f, f, f
@@ -244,11 +244,10 @@ def _slopes(
     upstream: Tensor | None,
 ) -> tuple[Tensor, list[Tensor]]:
     """g'(c), and the sums of upstream dg/dk or upstream dg/dparameter for what is learned in g."""
+    if upstream is None:
+        return angular_derivative(c, kind, k), []
     if isinstance(kind, str):
-        found = [] if upstream is None else [(upstream * angular_derivative_k(c, k)).sum()]
-        return angular_derivative(c, kind, k), found  # type: ignore[arg-type]
-    if upstream is None:  # torch.func, because torch.compile follows it
-        return torch.func.vjp(kind, c)[1](torch.ones_like(c))[0], []
+        return angular_derivative(c, kind, k), [(upstream * angular_derivative_k(c, k, kind)).sum()]
     with torch.enable_grad():
         c = c.detach().requires_grad_()
         g = kind(c)

@@ -6,12 +6,13 @@ left to the caller, who computes it from `rows` with ordinary autograd, so that 
 and gradient semantics touch B numbers only.
 """
 
+import functools
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ...angular import Angular, check_kind
+from ...angular import Angular, check_angular, is_cosine
 from .chunks import backward_pass, forward_pass
 
 __all__ = ["class_logsumexp"]
@@ -55,8 +56,7 @@ def class_logsumexp(
     if chunk is None:
         chunk = max(MIN_CHUNK, CHUNK_ENTRIES // max(1, z.shape[0]))
     wide = torch.promote_types(torch.promote_types(z.dtype, weight.dtype), torch.float32)
-    if isinstance(kind, str):
-        check_kind(kind, k)
+    g = check_angular(kind, k)
     if isinstance(k, (int, float)):
         k = torch.tensor(k, dtype=wide, device=z.device)
     args = (z.to(wide), weight, labels, bias, k, mass, index, offset, unit, jacobian, chunk)
@@ -64,6 +64,8 @@ def class_logsumexp(
         others, moment, rows, _ = _operator(*args, kind)
     else:
         parameters = tuple(kind.parameters()) if isinstance(kind, torch.nn.Module) else ()
+        if k is not None and g.default_k is not None:  # autograd sees k as what g is made of
+            kind, parameters = functools.partial(g.value, k=k), (k,)
         others, moment, rows, _ = _CallableActivation.apply(kind, *args, *parameters)
     return others, moment, rows
 
@@ -96,7 +98,7 @@ def _operator(
 @_operator.register_fake
 def _(z, weight, labels, bias, k, mass, index, offset, unit, jacobian, chunk, kind):  # type: ignore[no-untyped-def]
     count = weight.shape[0] if index is None else index.shape[0]
-    inverse = z.new_empty(count if unit or kind != "cosine" else 0)
+    inverse = z.new_empty(count if unit or not is_cosine(kind) else 0)
     return z.new_empty(z.shape[0]), z.new_empty(z.shape[0]), torch.empty_like(z), inverse
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ...angles import normalize
-from .patches import inverse_norm, is_traced
+from .convolution import inverse_norm, is_traced
 
 __all__ = ["unit_rows"]
 

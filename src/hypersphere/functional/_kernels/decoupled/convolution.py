@@ -1,7 +1,7 @@
 """The patches that a convolution compares its filters with: their projections and their norms.
 
 The norm of every patch costs one pass over the input: sum x^2 over the channels, then add up each
-window with a box filter of one channel a group. It never holds the patches themselves.
+window with a box filter of one channel per group. It never holds the patches themselves.
 """
 
 from __future__ import annotations
@@ -17,7 +17,19 @@ from torch.nn import functional as F
 
 from .workspace import Workspace, tiles
 
-__all__ = ["Geometry", "patch_norm", "project", "resolve_geometry", "with_norms"]
+__all__ = [
+    "Geometry",
+    "autocast_type",
+    "convolution_gradients",
+    "correlate",
+    "expand",
+    "inverse_norm",
+    "is_compiled",
+    "is_traced",
+    "memory_for_gradient",
+    "resolve_geometry",
+    "with_norms",
+]
 
 
 class Geometry(NamedTuple):
@@ -27,44 +39,6 @@ class Geometry(NamedTuple):
     padding: tuple[int, ...]
     dilation: tuple[int, ...]
     groups: int
-
-
-def patch_norm(
-    x: Tensor,
-    kernel_size: int | Sequence[int],
-    stride: int | Sequence[int] = 1,
-    padding: str | int | Sequence[int] = 0,
-    dilation: int | Sequence[int] = 1,
-    groups: int = 1,
-) -> Tensor:
-    """|x| of every patch that a convolution of this geometry sees; gradient 0 at zero patches.
-
-    x: (B, C, ...) with one to three spatial dimensions. kernel_size: a number for all of them, or
-    one for each; with one for each, x may also be (C, ...) unbatched, which a number alone could
-    not tell from a batch with one dimension less. Returns (B, groups, ...) in float32 or wider: a
-    filter of group g is compared with the channels of group g alone. Zero padding adds nothing to
-    a norm.
-
-    The released code adds 1e-4 under the root, which turns a patch of norm 0.01 that is parallel
-    to its filter into a cosine of 0.71; here nothing is added.
-
-    >>> patch_norm(torch.ones(1, 4, 2, 2), kernel_size=2)
-    tensor([[[[4.]]]])
-    """
-    if torch.is_autocast_enabled(x.device.type):  # which would run the box filter in 16 bits
-        with torch.autocast(x.device.type, enabled=False):
-            return patch_norm(x, kernel_size, stride, padding, dilation, groups)
-    spatial = x.ndim - 2 if isinstance(kernel_size, int) else len(kernel_size)
-    if not 1 <= spatial <= 3 or x.ndim not in (spatial + 1, spatial + 2):
-        raise ValueError(
-            f"patch_norm expects x (B, C, ...) with one to three spatial dimensions, or (C, ...) "
-            f"and one kernel size for each of them; got {tuple(x.shape)} and {kernel_size}"
-        )
-    size = expand(kernel_size, spatial, "kernel_size")
-    batched = x.ndim == spatial + 2
-    x, geometry = resolve_geometry(x, size, stride, padding, dilation, groups)
-    norm = with_norms(x if batched else x[None], size, geometry)[1]
-    return norm if batched else norm[0]
 
 
 def with_norms(
@@ -84,7 +58,7 @@ def plain_patch_norms(x: Tensor, size: tuple[int, ...], geometry: Geometry | Non
     squares = _squared_sum(x, geometry)
     if is_compiled() and geometry is not None:
         # What a convolution finds is stored; a compiler would add up windows anew for each filter.
-        squares = project(squares, squares.new_ones(geometry.groups, 1, *size), geometry)
+        squares = correlate(squares, squares.new_ones(geometry.groups, 1, *size), geometry)
     else:
         squares = box_filter(squares, size, geometry)
     # A plain root has the gradient 0 * infinity at 0; this one has 0.
@@ -143,8 +117,19 @@ class _PatchNorms(torch.autograd.Function):
 
 
 def inverse_norm(n: Tensor) -> Tensor:
-    """1 / n, and 0 for a zero patch, see Note [Zero patches] in operator.py."""
+    """1 / n, and 0 for a zero patch, see Note [Zero patches] in plain.py."""
     return n.reciprocal().nan_to_num_(nan=math.nan, posinf=0.0)
+
+
+def autocast_type(x: Tensor) -> torch.dtype | None:
+    """The type that autocast asks for at x: float64 stays, as in torch's layers; None if it is off.
+
+    Autocast does not know the meta device, on which shapes alone are computed.
+    """
+    kind = x.device.type
+    if kind == "meta" or not torch.is_autocast_enabled(kind):
+        return None
+    return x.dtype if x.dtype == torch.float64 else torch.get_autocast_dtype(kind)
 
 
 # torch 2.6 cannot tell one from the other: all of it counts as export there.
@@ -172,7 +157,7 @@ def is_traced() -> bool:
     )
 
 
-def project(
+def correlate(
     x: Tensor, kernel: Tensor, geometry: Geometry | None, bias: Tensor | None = None
 ) -> Tensor:
     """w^T x + b for every filter and patch: the convolution, or the linear map without geometry."""
@@ -239,7 +224,7 @@ def convolution_gradients(
     need_x: bool,
     need_kernel: bool,
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Gradients of project in x and in the kernel."""
+    """Gradients of correlate in x and in the kernel."""
     if geometry is None:
         return grad @ kernel if need_x else None, grad.T @ x if need_kernel else None
     stride, padding, dilation, groups = geometry
