@@ -50,7 +50,7 @@ from .magnitude import (
     magnitude_ratio,
     magnitude_slope,
 )
-from .margins import Margin, anneal, margin, margin_derivative
+from .margins import Margin, anneal, make_margin, margin, margin_derivative
 from .orthogonalize import apply_orthogonal, orthogonalize, random_rotation
 from .patches import patch_norm
 from .points import minimize_energy
@@ -108,6 +108,7 @@ __all__ = [
     "magnitude_function",
     "magnitude_ratio",
     "magnitude_slope",
+    "make_margin",
     "margin",
     "margin_cross_entropy",
     "margin_derivative",

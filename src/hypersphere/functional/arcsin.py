@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 __all__ = ["arcsin", "inverse_sine", "one_minus_square"]
 
@@ -28,9 +30,12 @@ def arcsin(c: Tensor, eps: float | None = None) -> Tensor:
     >>> c.grad.isfinite().all()
     tensor(True)
     """
+    eps = torch.finfo(c.dtype).eps if eps is None else eps
+    if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
+        return _transformed(c, eps)
     if not torch.is_grad_enabled():
         return c.clamp(-1, 1).asin_()
-    angle: Tensor = _Arcsin.apply(c, torch.finfo(c.dtype).eps if eps is None else eps)
+    angle: Tensor = _Arcsin.apply(c, eps)
     return angle
 
 
@@ -45,25 +50,25 @@ def one_minus_square(x: Tensor) -> Tensor:
     return torch.addcmul(x.new_ones(()), x, x, value=-1)
 
 
+def _transformed(c: Tensor, eps: float) -> Tensor:
+    """The same in plain operations, which forward mode and torch.func differentiate to any order.
+
+    Up to the smallest angle that c resolves it is arcsin, from there a line of the slope reached.
+    """
+    end = math.sqrt(1 - eps)
+    inside = c.clamp(-end, end)
+    line = inside.asin() + (c - inside) * eps**-0.5
+    return line + (c.clamp(-1, 1).asin() - line).detach()  # the value is exact
+
+
 class _Arcsin(torch.autograd.Function):
-    generate_vmap_rule = True
-
     @staticmethod
-    def forward(c: Tensor, eps: float) -> Tensor:
+    def forward(ctx: Any, c: Tensor, eps: float) -> Tensor:  # type: ignore[override]
+        ctx.save_for_backward(c)
+        ctx.eps = eps
         return c.clamp(-1, 1).asin_()
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.save_for_backward(inputs[0])
-        ctx.save_for_forward(inputs[0])
-        ctx.eps = inputs[1]
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
         (c,) = ctx.saved_tensors
         return grad * inverse_sine(c, ctx.eps), None
-
-    @staticmethod
-    def jvp(ctx: Any, tangent: Tensor, _: None) -> Tensor:  # type: ignore[override]
-        (c,) = ctx.saved_tensors
-        return tangent * inverse_sine(c, ctx.eps)

@@ -74,14 +74,15 @@ class Style:
             raise unknown("activation", self.activation, ACTIVATIONS)
         if self.learn_k is not None and self.learn_k not in SHARES:
             raise unknown("learn_k", self.learn_k, SHARES)
-        parametric = isinstance(self.angular, str) and (
-            angular_function(self.angular).default_k is not None
-        )
-        if (self.k is not None or self.learn_k) and not parametric:
+        if (self.k is not None or self.learn_k) and not self._has_k():
             raise ValueError(
                 "k and learn_k belong to angular='sigmoid' (Eq. 4.13); "
                 f"got angular={self.angular!r}"
             )
+
+    def _has_k(self) -> bool:
+        named = isinstance(self.angular, str)
+        return named and angular_function(self.angular).default_k is not None
 
     @functools.cached_property
     def _angular(self) -> Any:
