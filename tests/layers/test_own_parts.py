@@ -198,7 +198,9 @@ def data():
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
-@pytest.mark.parametrize(("angular", "magnitude", "g", "h"), CASES, ids=lambda v: v if isinstance(v, str) else "")
+@pytest.mark.parametrize(
+    ("angular", "magnitude", "g", "h"), CASES, ids=lambda v: v if isinstance(v, str) else ""
+)
 def test_functional_and_layers_on_every_path(angular, magnitude, g, h, data):
     x, weight = data
     want = gradients(lambda x, w: reference(x, w, g, h), x, weight)

@@ -5,6 +5,8 @@ The formulas are in angular_functions.py; see the table there.
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import torch
 from torch import Tensor, nn
 
@@ -158,10 +160,10 @@ def held_angular(kind: Angular) -> Angular:
     """
     if not isinstance(kind, str):
         return kind
-    target = entry("angular", kind).target
+    target: Any = entry("angular", kind).target
     if isinstance(target, type) and not issubclass(target, AngularFunction):
-        made: Angular = target()
-        return made
+        made: Any = target()
+        return cast(Angular, made)
     return kind
 
 

@@ -35,7 +35,7 @@ def arcsin(c: Tensor, eps: float | None = None) -> Tensor:
         return _transformed(c, eps)
     if not torch.is_grad_enabled():
         return c.clamp(-1, 1).asin_()
-    angle: Tensor = _Arcsin.apply(c, eps)
+    angle: Tensor = _Arcsin.apply(c, eps)  # type: ignore[no-untyped-call]
     return angle
 
 
@@ -57,18 +57,18 @@ def _transformed(c: Tensor, eps: float) -> Tensor:
     """
     end = math.sqrt(1 - eps)
     inside = c.clamp(-end, end)
-    line = inside.asin() + (c - inside) * eps**-0.5
+    line: Tensor = inside.asin() + (c - inside) * eps**-0.5
     return line + (c.clamp(-1, 1).asin() - line).detach()  # the value is exact
 
 
 class _Arcsin(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, c: Tensor, eps: float) -> Tensor:  # type: ignore[override]
+    def forward(ctx: Any, c: Tensor, eps: float) -> Tensor:
         ctx.save_for_backward(c)
         ctx.eps = eps
         return c.clamp(-1, 1).asin_()
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         (c,) = ctx.saved_tensors
         return grad * inverse_sine(c, ctx.eps), None

@@ -121,9 +121,9 @@ class MagnitudeFunction:
         Returns:
             The derivative, shaped like `value`.
         """
-        norm = torch.broadcast_tensors(norm, _tensor(radius, norm))[0] if self.has_radius else norm
-        value, pull = torch.func.vjp(lambda n: self.value(n, alpha, beta, radius), norm)
-        derivative: Tensor = pull(torch.ones_like(value))[0]
+        norm = torch.broadcast_tensors(norm, _tensor(radius, norm))[0] if self.has_radius else norm  # type: ignore[no-untyped-call]
+        found = torch.func.vjp(lambda n: self.value(n, alpha, beta, radius), norm)
+        derivative: Tensor = found[1](torch.ones_like(found[0]))[0]
         return derivative
 
     def ratio(

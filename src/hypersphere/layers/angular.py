@@ -301,7 +301,8 @@ def _by_name(name: str, settings: dict[str, Any]) -> Angular:
     if isinstance(target, type) and issubclass(target, Angular):
         return target(**settings)
     if isinstance(target, type) and not issubclass(target, AngularFunction):
-        return CustomAngular(target(**settings))
+        made: Any = target(**settings)
+        return CustomAngular(made)
     if angular_function(name).default_k is not None:
         return ParametricAngular(name, **settings)
     return Angular(name, **settings)

@@ -68,7 +68,7 @@ class DecoupledLayer(nn.Module):
             )
         operator = Operator(filters, chosen, angular, weighted, rescale)
         self.operator = operator.to(device=device, dtype=dtype)
-        self.register_load_state_dict_pre_hook(accept_plain_state)
+        self.register_load_state_dict_pre_hook(accept_plain_state)  # type: ignore[no-untyped-call]
 
     @property
     def bounded(self) -> bool:

@@ -46,11 +46,11 @@ def project_weights(model: nn.Module, radius: float = 1.0) -> int:
     """
     if not radius > 0:
         raise ValueError(f"project_weights expects radius > 0, got {radius}")
-    layers = list(_unweighted(model))
-    for layer in layers:
-        length = _lengths(layer.weight)
-        layer.weight.mul_(torch.where(length > 0, radius / length, 1.0))
-    return len(layers)
+    weights = list(_unweighted(model))
+    for weight in weights:
+        length = _lengths(weight)
+        weight.mul_(torch.where(length > 0, radius / length, 1.0))
+    return len(weights)
 
 
 class GradientHandle:
@@ -87,8 +87,8 @@ def weighted_gradients(model: nn.Module) -> GradientHandle:
     >>> handle = weighted_gradients(layer)
     >>> handle.remove()
     """
-    weights = {id(layer.weight): layer.weight for layer in _unweighted(model)}  # tied ones once
-    return GradientHandle([w.register_hook(_Weigh(w)) for w in weights.values() if w.requires_grad])
+    weights = {id(weight): weight for weight in _unweighted(model)}  # tied ones once
+    return GradientHandle([w.register_hook(_Weigh(w)) for w in weights.values() if w.requires_grad])  # type: ignore[no-untyped-call]
 
 
 class _Weigh:
@@ -117,7 +117,7 @@ def decay_groups(model: nn.Module, weight_decay: float = 5e-4) -> list[dict[str,
     >>> [len(group["params"]) for group in decay_groups(net)]
     [2, 1]
     """
-    free = {id(layer.weight) for layer in _unweighted(model)} | {id(p) for p in _marked(model)}
+    free = {id(weight) for weight in _unweighted(model)} | {id(p) for p in _marked(model)}
     parameters = [p for p in model.parameters() if p.requires_grad]
     groups = [
         {"params": [p for p in parameters if id(p) not in free], "weight_decay": weight_decay},
@@ -139,13 +139,15 @@ def _marked(model: nn.Module) -> Iterator[nn.Parameter]:
                 yield parameter
 
 
-def _unweighted(model: nn.Module) -> Iterator[DecoupledLayer]:
-    """Layers that see only directions, except those whose weight is computed (parametrized)."""
+def _unweighted(model: nn.Module) -> Iterator[nn.Parameter]:
+    """The filters of layers that see only directions, except computed (parametrized) ones."""
     for layer in model.modules():
-        own_weight = "weight" in layer._parameters
-        if isinstance(layer, DecoupledLayer) and own_weight and layer.operator.weighted is None:
-            yield layer
+        weight = layer._parameters.get("weight")
+        unweighted = isinstance(layer, DecoupledLayer) and layer.operator.weighted is None
+        if weight is not None and unweighted:
+            yield weight
 
 
 def _lengths(weight: Tensor) -> Tensor:
-    return weight.flatten(1).norm(dim=1).reshape(-1, *[1] * (weight.ndim - 1))
+    lengths: Tensor = torch.linalg.vector_norm(weight.flatten(1), dim=1)
+    return lengths.reshape(-1, *[1] * (weight.ndim - 1))

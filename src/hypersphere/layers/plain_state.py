@@ -24,15 +24,15 @@ def accept_plain_state(layer: nn.Module, state: dict[str, Any], prefix: str, *_:
     """
     if any(key.startswith(f"{prefix}operator.") for key in state):
         return
-    operator = layer.operator
-    assert isinstance(operator, nn.Module)
+    own = layer.get_submodule("operator")
+    operator = own
     if any(t.is_meta for t in (*operator.parameters(), *operator.buffers())):
         weight = state.get(f"{prefix}weight")
         operator = _started(operator, "cpu" if weight is None else weight.device)
         for name, module in operator.named_modules():
             # Buffers that no state dict has, such as a fixed rescaling, are put in place here.
             for key in module._non_persistent_buffers_set:
-                setattr(layer.operator.get_submodule(name), key, getattr(module, key))
+                setattr(own.get_submodule(name), key, getattr(module, key))
     for key, value in operator.state_dict().items():
         state[f"{prefix}operator.{key}"] = value
 

@@ -49,8 +49,8 @@ class RunningNorm(nn.Module):
         if not self.training:
             return self.mean
         if self.sync and distributed.is_available() and distributed.is_initialized():
-            total = _SumOverProcesses.apply(norm.sum())
-            patches = _SumOverProcesses.apply(norm.new_tensor(float(norm.numel())))
+            total = _SumOverProcesses.apply(norm.sum())  # type: ignore[no-untyped-call]
+            patches = _SumOverProcesses.apply(norm.new_tensor(float(norm.numel())))  # type: ignore[no-untyped-call]
             mean = total / patches.clamp_min(1)
         else:
             mean = norm.sum() / max(1, norm.numel())
@@ -71,13 +71,13 @@ class _SumOverProcesses(torch.autograd.Function):
     """All-reduce whose backward is one too: the losses of all processes depend on the sum."""
 
     @staticmethod
-    def forward(ctx: Any, value: Tensor) -> Tensor:  # type: ignore[override]
+    def forward(ctx: Any, value: Tensor) -> Tensor:
         value = value.clone()
         distributed.all_reduce(value)
         return value
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
         grad = grad.clone()
         distributed.all_reduce(grad)
         return grad

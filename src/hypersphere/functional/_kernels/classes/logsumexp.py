@@ -63,6 +63,7 @@ def class_logsumexp(
     if isinstance(kind, str):
         others, moment, rows, _ = _operator(*args, kind)
     else:
+        parameters: tuple[Tensor, ...] = ()
         parameters = tuple(kind.parameters()) if isinstance(kind, torch.nn.Module) else ()
         if k is not None and g.default_k is not None:  # autograd sees k as what g is made of
             kind, parameters = functools.partial(g.value, k=k), (k,)

@@ -189,4 +189,5 @@ class TiledTanh(TiledArcsin):
 
 def _times_one_minus_square(grad: Tensor, value: Tensor, new: Workspace) -> Tensor:
     """grad (1 - value^2) in one pass: the derivative of tanh in terms of its value."""
-    return torch.ops.aten.tanh_backward.grad_input(grad, value, grad_input=new())
+    product: Tensor = torch.ops.aten.tanh_backward.grad_input(grad, value, grad_input=new())
+    return product

@@ -25,7 +25,7 @@ __all__ = ["compiled_operator"]
 def compiled_operator(inputs: Inputs, op: OperatorSettings) -> Tensor:
     """f(w, x) for a compiler; g and h have slopes of their own, and g is 0 at a right angle."""
     shapes, shaped = filter_shapes(inputs.x, op), shaped_inputs(inputs, op)
-    out = shapes.split(_Compiled.apply(op, *inputs[:5]))
+    out = shapes.split(_Compiled.apply(op, *inputs[:5]))  # type: ignore[no-untyped-call]
     if shaped.scale is not None:
         out = out * shaped.scale
     if shaped.shift is not None:
@@ -35,7 +35,7 @@ def compiled_operator(inputs: Inputs, op: OperatorSettings) -> Tensor:
 
 class _Compiled(torch.autograd.Function):
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         ctx: Any,
         op: OperatorSettings,
         x: Tensor,
@@ -66,7 +66,7 @@ class _Compiled(torch.autograd.Function):
         return shapes.join(out).to(s.dtype)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, norm, kernel, radius, k, s = ctx.saved_tensors
         op, need = ctx.op, ctx.needs_input_grad[1:]
         inputs = Inputs(x, norm, kernel, radius, k)

@@ -50,7 +50,8 @@ def with_norms(
     """
     if is_traced():
         return x, plain_patch_norms(x, size, geometry)
-    return _PatchNorms.apply(x, size, geometry)
+    with_gradient: tuple[Tensor, Tensor] = _PatchNorms.apply(x, size, geometry)  # type: ignore[no-untyped-call]
+    return with_gradient
 
 
 def plain_patch_norms(x: Tensor, size: tuple[int, ...], geometry: Geometry | None) -> Tensor:
@@ -77,7 +78,7 @@ def patch_norms(x: Tensor, size: tuple[int, ...], geometry: Geometry | None) -> 
         part = x[rows].contiguous()
         new.start(part)
         square = torch.mul(part, part, out=new()) if part.dtype == wide else part.float().square()
-        torch.sum(square.unflatten(1, groups_of), 2, out=squares[rows])
+        torch.sum(square.unflatten(1, groups_of), 2, out=squares[rows])  # type: ignore[no-untyped-call]
     return box_filter(squares, size, geometry).sqrt()
 
 
@@ -85,7 +86,7 @@ class _PatchNorms(torch.autograd.Function):
     """x as it is, and its patch norms: so the gradients of both meet in one pass over x."""
 
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         ctx: Any, x: Tensor, size: tuple[int, ...], geometry: Geometry | None
     ) -> tuple[Tensor, Tensor]:
         norm = patch_norms(x, size, geometry)
@@ -95,7 +96,7 @@ class _PatchNorms(torch.autograd.Function):
         return x.view_as(x), norm
 
     @staticmethod
-    def backward(  # type: ignore[override]
+    def backward(
         ctx: Any, grad_x: Tensor | None, grad_norm: Tensor | None
     ) -> tuple[Tensor | None, None, None]:
         x, norm = ctx.saved_tensors
@@ -150,7 +151,7 @@ def is_traced() -> bool:
     """Whether something records the operations: then it should see plain ones."""
     return (
         torch.compiler.is_compiling()
-        or torch.jit.is_tracing()
+        or torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
         or torch._C._are_functorch_transforms_active()
         or torch.autograd.forward_ad._current_level >= 0
         or torch._C._len_torch_dispatch_stack() > 0
@@ -173,7 +174,8 @@ def _squared_sum(x: Tensor, geometry: Geometry | None) -> Tensor:
     wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
     if geometry is None or geometry.groups == 1:
         return wide.square().sum(1, keepdim=True)
-    return wide.unflatten(1, (geometry.groups, -1)).square().sum(2)
+    squares: Tensor = wide.unflatten(1, (geometry.groups, -1)).square().sum(2)  # type: ignore[no-untyped-call]
+    return squares
 
 
 def box_filter(squares: Tensor, size: tuple[int, ...], geometry: Geometry | None) -> Tensor:
@@ -213,7 +215,8 @@ def _shifts(length: int, count: int, step: int, gap: int) -> list[slice]:
 
 
 def _narrow(x: Tensor, dim: int, part: slice) -> Tensor:
-    return torch.ops.aten.slice(x, dim, part.start, part.stop, part.step)
+    view: Tensor = torch.ops.aten.slice(x, dim, part.start, part.stop, part.step)
+    return view
 
 
 def convolution_gradients(
@@ -233,9 +236,10 @@ def convolution_gradients(
         grad, x, kernel = (
             t.contiguous(memory_format=torch.channels_last) for t in (grad, x, kernel)
         )
-    return torch.ops.aten.convolution_backward(
+    of_x, of_kernel, _ = torch.ops.aten.convolution_backward(
         grad, x, kernel, None, stride, padding, dilation, False, none, groups, mask
-    )[:2]
+    )
+    return of_x, of_kernel
 
 
 def memory_for_gradient(memory: Tensor, kernel: Tensor, geometry: Geometry | None) -> Tensor:

@@ -30,7 +30,7 @@ class FilterShapes(NamedTuple):
 
     def split(self, output: Tensor) -> Tensor:
         """(B, C, ...) as (B, G, C / G, ...)."""
-        return output if self.groups == 1 else output.unflatten(1, (self.groups, -1))
+        return output if self.groups == 1 else output.unflatten(1, (self.groups, -1))  # type: ignore[no-untyped-call]
 
     def join(self, output: Tensor) -> Tensor:
         """(B, G, C / G, ...) as (B, C, ...)."""

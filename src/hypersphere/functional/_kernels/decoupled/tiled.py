@@ -44,7 +44,7 @@ def apply_operator(inputs: Inputs, op: OperatorSettings) -> Tensor:
         return compiled_operator(inputs, op)
     if is_traced():
         return plain_operator(inputs, op)
-    out: Tensor = _Fused.apply(op, *inputs)
+    out: Tensor = _Fused.apply(op, *inputs)  # type: ignore[no-untyped-call]
     return out
 
 
@@ -62,7 +62,7 @@ class _Need(NamedTuple):
 
 class _Fused(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, op: OperatorSettings, *tensors: Tensor | None) -> Tensor:  # type: ignore[override]
+    def forward(ctx: Any, op: OperatorSettings, *tensors: Tensor | None) -> Tensor:
         inputs = Inputs(*tensors)  # type: ignore[arg-type]
         c = correlate(inputs.x, inputs.kernel, op.geometry)
         parts = _Parts(inputs, op, c.dtype)
@@ -87,7 +87,7 @@ class _Fused(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         *tensors, c = ctx.saved_tensors
         op, inputs, needed = ctx.op, Inputs(*tensors), ctx.needs_input_grad[1:]
         if torch.is_grad_enabled():  # a second derivative will be asked of the result
@@ -97,7 +97,7 @@ class _Fused(torch.autograd.Function):
         if ctx.spent:
             c = _cosines(inputs, op)
         ctx.spent = True
-        with torch.autograd._unsafe_preserve_version_counter(c):
+        with torch.autograd.grad_mode._unsafe_preserve_version_counter(c):
             return None, *_Backward(grad, inputs, c, _Need(*needed), op).run()
 
 
