@@ -17,13 +17,36 @@ from hypersphere import functional as HF
 from hypersphere import layers as hl
 from hypersphere import models, registry
 
+PARTS = []
+
+
+def own(kind, name):
+    """Note a part, which the tests of this file find in the register and no others do."""
+
+    def note(target):
+        PARTS.append((kind, name, target))
+        return target
+
+    return note
+
+
+@pytest.fixture(scope="module", autouse=True)
+def registered():
+    before = {kind: dict(table) for kind, table in registry._ENTRIES.items()}
+    for kind, name, target in PARTS:
+        hs.register(kind, name)(target)
+    yield
+    for kind, table in before.items():
+        registry._ENTRIES[kind].clear()
+        registry._ENTRIES[kind].update(table)
+
 
 def cubic(c):
     """g = cos^3(theta)."""
     return c**3
 
 
-@hs.register("angular", "test_cubic_module")
+@own("angular", "test_cubic_module")
 class CubicModule(hl.Angular):
     """g = cos^3(theta), a module with its value alone."""
 
@@ -31,7 +54,7 @@ class CubicModule(hl.Angular):
         return cubic(cos)
 
 
-@hs.register("angular", "test_cubic_forward")
+@own("angular", "test_cubic_forward")
 class CubicForward(hl.Angular):
     """g = cos^3(theta), a module with a forward of its own."""
 
@@ -39,7 +62,7 @@ class CubicForward(hl.Angular):
         return cubic(cos)
 
 
-@hs.register("angular", "test_cubic_slope")
+@own("angular", "test_cubic_slope")
 class CubicSlope(CubicModule):
     """g = cos^3(theta), a module with its slope."""
 
@@ -47,7 +70,7 @@ class CubicSlope(CubicModule):
         return 3 * cos**2
 
 
-@hs.register("angular", "test_cubic_formula")
+@own("angular", "test_cubic_formula")
 class CubicFormula(HF.AngularFunction):
     """g = cos^3(theta), formulas with the value alone."""
 
@@ -55,7 +78,7 @@ class CubicFormula(HF.AngularFunction):
         return cubic(cos)
 
 
-@hs.register("angular", "test_cubic_fused")
+@own("angular", "test_cubic_fused")
 class CubicFused(CubicFormula):
     """g = cos^3(theta), formulas for the fused kernels."""
 
@@ -65,9 +88,9 @@ class CubicFused(CubicFormula):
         return 3 * cos**2
 
 
-hs.register("angular", "test_cubic_function")(cubic)
+own("angular", "test_cubic_function")(cubic)
 
-ANGULARS = [e.name for e in registry.entries("angular") if e.name.startswith("test_cubic")]
+ANGULARS = [name for _, name, _ in PARTS if name.startswith("test_cubic")]
 
 
 def saturating(n):
@@ -75,7 +98,7 @@ def saturating(n):
     return n / (1 + n)
 
 
-@hs.register("magnitude", "test_saturating_module")
+@own("magnitude", "test_saturating_module")
 class SaturatingModule(hl.Magnitude):
     """h = n / (1 + n), a module with its value alone."""
 
@@ -83,7 +106,7 @@ class SaturatingModule(hl.Magnitude):
         return saturating(norm)
 
 
-@hs.register("magnitude", "test_saturating_slope")
+@own("magnitude", "test_saturating_slope")
 class SaturatingSlope(SaturatingModule):
     """h = n / (1 + n), a module with its slope."""
 
@@ -91,7 +114,7 @@ class SaturatingSlope(SaturatingModule):
         return (1 + norm) ** -2
 
 
-@hs.register("magnitude", "test_saturating_formula")
+@own("magnitude", "test_saturating_formula")
 class SaturatingFormula(HF.MagnitudeFunction):
     """h = n / (1 + n), formulas with the value alone."""
 
@@ -99,7 +122,7 @@ class SaturatingFormula(HF.MagnitudeFunction):
         return alpha * saturating(norm)
 
 
-@hs.register("magnitude", "test_saturating_fused")
+@own("magnitude", "test_saturating_fused")
 class SaturatingFused(SaturatingFormula):
     """h = n / (1 + n), formulas for the fused kernels."""
 
@@ -107,12 +130,12 @@ class SaturatingFused(SaturatingFormula):
         return alpha * (1 + norm) ** -2
 
 
-hs.register("magnitude", "test_saturating_function")(saturating)
+own("magnitude", "test_saturating_function")(saturating)
 
-MAGNITUDES = [e.name for e in registry.entries("magnitude") if e.name.startswith("test_sat")]
+MAGNITUDES = [name for _, name, _ in PARTS if name.startswith("test_saturating")]
 
 
-@hs.register("magnitude", "test_soft_ball")
+@own("magnitude", "test_soft_ball")
 class SoftBall(HF.MagnitudeFunction):
     """h = n / (rho + n), with a radius."""
 
@@ -122,7 +145,7 @@ class SoftBall(HF.MagnitudeFunction):
         return alpha * norm / (radius + norm)
 
 
-@hs.register("magnitude", "test_soft_ball_fused")
+@own("magnitude", "test_soft_ball_fused")
 class SoftBallFused(SoftBall):
     """h = n / (rho + n), with a radius, for the fused kernels."""
 
@@ -130,7 +153,7 @@ class SoftBallFused(SoftBall):
         return alpha * radius / (radius + norm) ** 2
 
 
-@hs.register("angular", "test_power")
+@own("angular", "test_power")
 class Power(hl.Angular):
     """g = sign(c) |c|^p with a learned p."""
 
@@ -142,7 +165,7 @@ class Power(hl.Angular):
         return cos.sign() * cos.abs().clamp_min(1e-6) ** self.p
 
 
-@hs.register("angular", "test_bent")
+@own("angular", "test_bent")
 class Bent(HF.AngularFunction):
     """g = c + k c (1 - c^2), with a parameter k."""
 

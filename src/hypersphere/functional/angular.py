@@ -143,8 +143,7 @@ def check_angular(kind: Angular, k: float | Tensor | None = None) -> AngularFunc
         The one object that has value and slopes of the activation.
     """
     g = angular_function(kind)
-    if isinstance(k, (int, float)) and not k > 0:
-        raise ValueError(f"the parameter of an activation is k > 0 (Eq. 4.13), got k={k}")
+    g.check(k)
     return g
 
 
@@ -185,6 +184,7 @@ def _named(name: str) -> AngularFunction:
     known = _FUNCTIONS.get(name)
     if known is None or known[0] is not target:
         known = _FUNCTIONS[name] = (target, _function_of(name, target))
+        known[1].name = name
     return known[1]
 
 

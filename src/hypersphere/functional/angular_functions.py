@@ -69,6 +69,7 @@ class AngularFunction:
     tensor([0.7500])
     """
 
+    name: str = ""  # the registered name, once it was looked up
     default_k: float | None = None
     zero_at_right_angle: bool = False
     is_cosine: bool = False
@@ -180,6 +181,19 @@ class AngularFunction:
             The tiled form; by default one that calls `value` and `slope`.
         """
         return TiledFunction(self, k, eps)
+
+    def check(self, k: Parameter) -> None:
+        """Refuse a parameter that is not positive.
+
+        Args:
+            k: as in `value`.
+
+        Raises:
+            ValueError: if k is a number and not positive.
+        """
+        if isinstance(k, (int, float)) and not k > 0:
+            name = self.name or type(self).__name__
+            raise ValueError(f"the {name} activation expects k > 0 (Eq. 4.13), got k={k}")
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"

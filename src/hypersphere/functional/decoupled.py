@@ -36,8 +36,8 @@ from ._kernels.decoupled.directions import unit_rows
 from ._kernels.decoupled.plain import Inputs, OperatorSettings
 from ._kernels.decoupled.tiled import apply_operator
 from .angles import row_norm
-from .angular import Angular, check_angular
-from .magnitude import Magnitude, MagnitudeFunction, check_magnitude, names_with_radius
+from .angular import Angular, AngularFunction, angular_function
+from .magnitude import Magnitude, MagnitudeFunction, magnitude_function, names_with_radius
 
 __all__ = [
     "MeanNorm",
@@ -225,9 +225,13 @@ def _settings(
     weighted: Weighted | None,
     geometry: Geometry | None,
 ) -> OperatorSettings:
-    h, beta = check_magnitude(magnitude, alpha, beta, radius)
-    check_weighted(weighted, magnitude, h)
-    g = check_angular(angular, k)
+    # Layers hand over the formulas themselves, which need not be looked up again.
+    h = magnitude if isinstance(magnitude, MagnitudeFunction) else magnitude_function(magnitude)
+    g = angular if isinstance(angular, AngularFunction) else angular_function(angular)
+    beta = h.check(alpha, beta, radius)
+    g.check(k)
+    if weighted is not None:
+        check_weighted(weighted, h)
     number = g.default_k if k is None or isinstance(k, Tensor) else k
     return OperatorSettings(h, g, alpha, beta, geometry, number)
 
@@ -307,20 +311,22 @@ def _weigh(
     return radius, scale * factor
 
 
-def check_weighted(weighted: str | None, magnitude: object, h: MagnitudeFunction) -> None:
+def check_weighted(weighted: str | None, h: MagnitudeFunction) -> None:
     """Refuse unknown weightings, and nonlinear ones of a magnitude that has no radius.
 
     Args:
         weighted: None, "linear", "nonlinear" or "nonlinear_separate".
-        magnitude: what the message calls the magnitude.
-        h: its formulas.
+        h: the formulas of the magnitude.
+
+    Raises:
+        ValueError: if they do not fit.
     """
     if weighted is not None and weighted not in get_args(Weighted):
         raise _unknown_weighting(weighted)
     if weighted not in (None, "linear") and not h.has_radius:
         raise ValueError(
             f"weighted={weighted!r} (Eq. 4.15, 4.16) needs a magnitude with a radius "
-            f"({', '.join(names_with_radius())}); {magnitude} has none, use weighted='linear'"
+            f"({', '.join(names_with_radius())}); {h.name or h} has none, use weighted='linear'"
         )
 
 

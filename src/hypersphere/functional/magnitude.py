@@ -163,19 +163,7 @@ def check_magnitude(
         The one object that has the formulas, and beta or its default (0 where h has none).
     """
     h = magnitude_function(kind)
-    if not alpha > 0:
-        raise ValueError(f"the {_called(kind)} magnitude expects alpha > 0, got alpha={alpha}")
-    if beta is not None and h.default_beta is None:
-        have = [e.name for e in entries("magnitude") if _has_beta(e.target)]
-        raise ValueError(
-            f"the {_called(kind)} magnitude has no beta; only {' and '.join(have)} do, "
-            f"got beta={beta}"
-        )
-    if beta is not None and beta < 0:
-        raise ValueError(f"the {_called(kind)} magnitude expects beta >= 0, got beta={beta}")
-    if isinstance(radius, (int, float)) and not radius > 0:
-        raise ValueError(f"the {_called(kind)} magnitude expects radius > 0, got radius={radius}")
-    return h, (h.default_beta or 0.0) if beta is None else beta
+    return h, h.check(alpha, beta, radius)
 
 
 def names_with_radius() -> list[str]:
@@ -192,6 +180,7 @@ def _named(name: str) -> MagnitudeFunction:
     known = _FUNCTIONS.get(name)
     if known is None or known[0] is not target:
         known = _FUNCTIONS[name] = (target, _function_of(name, target))
+        known[1].name = name
     return known[1]
 
 
@@ -207,11 +196,3 @@ def _function_of(name: str, target: object) -> MagnitudeFunction:
     if callable(made):
         return CallableMagnitude(made)
     raise TypeError(f"the magnitude {name!r} is registered as {target!r}, which is not callable")
-
-
-def _has_beta(target: object) -> bool:
-    return getattr(target, "default_beta", None) is not None
-
-
-def _called(kind: Magnitude) -> str:
-    return kind if isinstance(kind, str) else getattr(kind, "__name__", type(kind).__name__)

@@ -26,7 +26,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from ..registry import register
+from ..registry import entries, register
 from ._kernels.decoupled.lengths import (
     FLOOR,
     FilterLengths,
@@ -73,6 +73,7 @@ class MagnitudeFunction:
     tensor([0.2500])
     """
 
+    name: str = ""  # the registered name, once it was looked up
     default_beta: float | None = None
     has_radius: bool = False
     degree: float = 0.0
@@ -212,6 +213,36 @@ class MagnitudeFunction:
             beta: as in `value`.
         """
         return False
+
+    def check(self, alpha: float, beta: float | None, radius: Radius) -> float:
+        """Refuse constants outside their range.
+
+        Args:
+            alpha: as in `value`.
+            beta: as in `value`, or None for the default.
+            radius: as in `value`.
+
+        Returns:
+            beta or its default, 0 where h has none.
+
+        Raises:
+            ValueError: if a constant is out of range, or h has no beta and one is given.
+        """
+        name = self.name or type(self).__name__
+        if not alpha > 0:
+            raise ValueError(f"the {name} magnitude expects alpha > 0, got alpha={alpha}")
+        if isinstance(radius, (int, float)) and not radius > 0:
+            raise ValueError(f"the {name} magnitude expects radius > 0, got radius={radius}")
+        if beta is None:
+            return self.default_beta or 0.0
+        if self.default_beta is None:
+            have = [e.name for e in entries("magnitude") if getattr(e.target, "default_beta", None)]
+            raise ValueError(
+                f"the {name} magnitude has no beta; only {' and '.join(have)} do, got beta={beta}"
+            )
+        if beta < 0:
+            raise ValueError(f"the {name} magnitude expects beta >= 0, got beta={beta}")
+        return beta
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"

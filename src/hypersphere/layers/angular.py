@@ -51,11 +51,14 @@ class Angular(nn.Module):
     """
 
     _name: str | None = None
+    _formula: AngularFunction | None = None
 
     def __init__(self, kind: str | None = None) -> None:
         super().__init__()
         if kind is not None:
             self._name = kind
+        # Named formulas are looked up once; they have no state to share.
+        self._formula = None if self._name is None else angular_function(self._name)
 
     @property
     def kind(self) -> AngularKind:
@@ -69,7 +72,7 @@ class Angular(nn.Module):
     @property
     def formula(self) -> AngularFunction:
         """The one object that has value and slopes of g."""
-        return angular_function(self.kind)
+        return angular_function(self.kind) if self._formula is None else self._formula
 
     def k(self) -> Tensor | float | None:
         """The parameter of g: a number, or one per filter (C,); None if it has none.

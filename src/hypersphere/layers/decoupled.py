@@ -70,6 +70,32 @@ class DecoupledLayer(nn.Module):
         self.operator = operator.to(device=device, dtype=dtype)
         self.register_load_state_dict_pre_hook(accept_plain_state)  # type: ignore[no-untyped-call]
 
+    def h_and_g(self, bias: Tensor | None) -> dict[str, Any]:
+        """h, g and their parameters, as the functional form takes them.
+
+        Args:
+            bias: (C,), the bias of the layer, which the rescaling joins.
+
+        Returns:
+            Keyword arguments of `functional.decoupled_conv` and `functional.decoupled_linear`.
+        """
+        h, g, rescale = self.operator.magnitude, self.operator.angular, self.operator.rescale
+        scale = None
+        if rescale is not None:
+            scale = rescale.beta
+            bias = rescale.gamma if bias is None else scale * bias + rescale.gamma
+        radius, mean_norm = h.rho_and_mean
+        length = {"alpha": h.alpha, "beta": h.beta, "radius": radius, "mean_norm": mean_norm}
+        return {
+            "magnitude": h.formula,
+            **length,
+            "angular": g.formula,
+            "k": g.k(),
+            "weighted": self.operator.weighted,
+            "scale": scale,
+            "bias": bias,
+        }
+
     @property
     def bounded(self) -> bool:
         """Whether |f(w, x)| stays below a constant for all w and x (4.3.2)."""
@@ -116,7 +142,6 @@ class _DecoupledConv(DecoupledLayer, _ConvNd):
     def forward(self, x: Tensor) -> Tensor:
         # f(w, x) = h(|w|, |x|) g(theta) for every filter w and patch x.
         self._check(x)
-        h_and_g = self.operator.arguments(self.bias)
         padding: Padding = self.padding
         if self.padding_mode != "zeros":  # these pad first, then measure
             x = F.pad(x, self._reversed_padding_repeated_twice, mode=self.padding_mode)
@@ -128,7 +153,7 @@ class _DecoupledConv(DecoupledLayer, _ConvNd):
             padding=padding,
             dilation=self.dilation,
             groups=self.groups,
-            **h_and_g,
+            **self.h_and_g(self.bias),
         )
 
     def _check(self, x: Tensor) -> None:
@@ -227,4 +252,4 @@ class DecoupledLinear(DecoupledLayer, nn.Linear):
                 f"{type(self).__name__} expects input (..., {self.in_features}); got "
                 f"{tuple(x.shape)}: in_features is {self.in_features}"
             )
-        return decoupled_linear(x, self.weight, **self.operator.arguments(self.bias))
+        return decoupled_linear(x, self.weight, **self.h_and_g(self.bias))

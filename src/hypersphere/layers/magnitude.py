@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 from torch import Tensor, nn
 
 from ..functional.magnitude import Magnitude as MagnitudeKind
-from ..functional.magnitude import MagnitudeFunction, check_magnitude, magnitude_function
+from ..functional.magnitude import MagnitudeFunction, magnitude_function
 from ..functional.magnitude_functions import CallableMagnitude, MixedLength, SegmentedLength
 from ..registry import entry
 from .positive import PositiveParameter
@@ -61,6 +61,7 @@ class Magnitude(nn.Module):
     """
 
     _name: str | None = None
+    _formula: MagnitudeFunction | None = None
 
     def __init__(
         self, alpha: float = 1.0, kind: str | None = None, beta: float | None = None
@@ -68,9 +69,11 @@ class Magnitude(nn.Module):
         super().__init__()
         if kind is not None:
             self._name = kind
-        formula, used = check_magnitude(self.kind, alpha, beta)
+        # Named formulas are looked up once; they have no state to share.
+        self._formula = None if self._name is None else magnitude_function(self._name)
+        used = self.formula.check(alpha, beta, 1.0)
         self.alpha = float(alpha)
-        self.beta = None if formula.default_beta is None else float(used)
+        self.beta = None if self.formula.default_beta is None else float(used)
 
     @property
     def kind(self) -> MagnitudeKind:
@@ -80,7 +83,7 @@ class Magnitude(nn.Module):
     @property
     def formula(self) -> MagnitudeFunction:
         """The one object that has value, ratio and slopes of h."""
-        return magnitude_function(self.kind)
+        return magnitude_function(self.kind) if self._formula is None else self._formula
 
     @property
     def bounded(self) -> bool:
@@ -234,7 +237,7 @@ class RadiusMagnitude(Magnitude):
         sync: bool = False,
     ) -> None:
         super().__init__(alpha, kind, beta)
-        check_magnitude(kind, alpha, beta, radius)
+        self.formula.check(alpha, beta, radius)
         self.start, self.learn_radius = float(radius), learn_radius
         self.rho = PositiveParameter(self.start) if learn_radius else None
         self.running = RunningNorm(momentum, sync) if learn_radius else None

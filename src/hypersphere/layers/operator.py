@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -103,35 +103,10 @@ class Operator(nn.Module):
         super().__init__()
         self.magnitude = make_magnitude(magnitude).bind(filters)
         self.angular = make_angular(angular).bind(filters)
-        check_weighted(weighted, self.magnitude.kind, self.magnitude.formula)
+        check_weighted(weighted, self.magnitude.formula)
         self.weighted = weighted
         chosen = make_rescale(rescale)
         self.rescale = None if chosen is None else chosen.bind(filters)
-
-    def arguments(self, bias: Tensor | None) -> dict[str, Any]:
-        """h, g and their parameters, as the functional form takes them.
-
-        Args:
-            bias: (C,), the bias of the layer, which the rescaling joins.
-
-        Returns:
-            Keyword arguments of `functional.decoupled_conv` and `functional.decoupled_linear`.
-        """
-        h, g, scale = self.magnitude, self.angular, None
-        if self.rescale is not None:
-            scale = self.rescale.beta
-            bias = self.rescale.gamma if bias is None else scale * bias + self.rescale.gamma
-        radius, mean_norm = h.rho_and_mean
-        length = {"alpha": h.alpha, "beta": h.beta, "radius": radius, "mean_norm": mean_norm}
-        return {
-            "magnitude": h.formula,
-            **length,
-            "angular": g.formula,
-            "k": g.k(),
-            "weighted": self.weighted,
-            "scale": scale,
-            "bias": bias,
-        }
 
     @property
     def bounded(self) -> bool:

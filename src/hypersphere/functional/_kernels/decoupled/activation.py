@@ -18,7 +18,7 @@ from torch import Tensor
 from .workspace import Workspace
 
 if TYPE_CHECKING:
-    from ...angular import AngularFunction
+    from ...angular_functions import AngularFunction
 
 __all__ = [
     "TiledActivation",

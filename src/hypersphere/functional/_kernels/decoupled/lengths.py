@@ -28,11 +28,11 @@ from typing import TYPE_CHECKING, TypeAlias
 import torch
 from torch import Tensor
 
-from .shapes import FilterShapes
 from .workspace import Workspace
 
 if TYPE_CHECKING:
-    from ...magnitude import MagnitudeFunction
+    from ...magnitude_functions import MagnitudeFunction
+    from .plain import FilterShapes
 
 __all__ = [
     "FLOOR",

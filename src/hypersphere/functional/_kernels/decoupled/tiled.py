@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from .activation import TiledActivation
 from .compiled import compiled_operator
 from .convolution import (
     convolution_gradients,
@@ -65,7 +66,11 @@ class _Fused(torch.autograd.Function):
     def forward(ctx: Any, op: OperatorSettings, *tensors: Tensor | None) -> Tensor:
         inputs = Inputs(*tensors)  # type: ignore[arg-type]
         c = correlate(inputs.x, inputs.kernel, op.geometry)
-        parts = _Parts(inputs, op, c.dtype)
+        shaped = shaped_inputs(inputs, op)
+        k = op.k if shaped.k is None else shaped.k
+        # An angle below the rounding error of the cosines says nothing of the slope there.
+        act = op.angular.tiled(k, inputs.norm, torch.finfo(c.dtype).eps)
+        parts = _Parts(inputs, shaped, act, op)
         inverse = inverse_norm(parts.norm)
         # Rounding may lead a little beyond 1.
         clamps = op.bound is not None or not op.angular.is_cosine
@@ -82,7 +87,7 @@ class _Fused(torch.autograd.Function):
                 value *= parts.shaped.scale
             if parts.shaped.shift is not None:
                 value += parts.shaped.shift
-        ctx.op, ctx.spent = op, False
+        ctx.op, ctx.act, ctx.spent = op, act, False
         ctx.save_for_backward(*tensors, c)
         return out
 
@@ -98,7 +103,7 @@ class _Fused(torch.autograd.Function):
             c = _cosines(inputs, op)
         ctx.spent = True
         with torch.autograd.grad_mode._unsafe_preserve_version_counter(c):
-            return None, *_Backward(grad, inputs, c, _Need(*needed), op).run()
+            return None, *_Backward(grad, inputs, c, _Need(*needed), ctx.act, op).run()
 
 
 def _differentiable_gradients(
@@ -113,15 +118,14 @@ def _differentiable_gradients(
 class _Parts:
     """What forward and backward are made of: shapes, the activation, the magnitude."""
 
-    def __init__(self, inputs: Inputs, op: OperatorSettings, stored: torch.dtype) -> None:
-        self.shapes, self.shaped = filter_shapes(inputs.x, op), shaped_inputs(inputs, op)
+    def __init__(
+        self, inputs: Inputs, shaped: Inputs, act: TiledActivation, op: OperatorSettings
+    ) -> None:
+        self.shapes, self.shaped, self.act = filter_shapes(inputs.x, op), shaped, act
         self.norm = self.shapes.over_filters(inputs.norm)
-        k = op.k if self.shaped.k is None else self.shaped.k
-        # An angle below the rounding error of the stored cosines says nothing of the slope there.
-        self.act = act = op.angular.tiled(k, self.norm, torch.finfo(stored).eps)
         kind = SharedLengths if shares_radius(inputs, op) else op.magnitude.filter_lengths
         self.lengths: Lengths = kind(
-            op.magnitude, self.norm, self.shaped.radius, *op.constants, self.shapes, *act.factors
+            op.magnitude, self.norm, shaped.radius, *op.constants, self.shapes, *act.factors
         )
 
     def value(self, c: Tensor, new: Workspace) -> Tensor:
@@ -139,10 +143,17 @@ class _Backward:
     """The gradients of one call, tile by tile; the one in s takes the place of the cosines."""
 
     def __init__(
-        self, grad: Tensor, inputs: Inputs, c: Tensor, need: _Need, op: OperatorSettings
+        self,
+        grad: Tensor,
+        inputs: Inputs,
+        c: Tensor,
+        need: _Need,
+        act: TiledActivation,
+        op: OperatorSettings,
     ) -> None:
         self.grad, self.inputs, self.c, self.need, self.op = grad, inputs, c, need, op
-        self.parts, self.new = _Parts(inputs, op, c.dtype), Workspace(inputs.norm.dtype)
+        self.parts = _Parts(inputs, shaped_inputs(inputs, op), act, op)
+        self.new = Workspace(inputs.norm.dtype)
         per_filter = not shares_radius(inputs, op)
         self.through_norm = need.norm or need.radius or per_filter
         self.through_h = self.through_norm and not op.magnitude.is_constant  # else h' is 0
