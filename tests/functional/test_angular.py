@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hypersphere import functional as HF
-from hypersphere.functional.angular import ANGULAR_KINDS
 
+from kinds import ANGULAR_KINDS
 from reference import decoupled as reference
 
 THETAS = torch.linspace(0, math.pi, 61, dtype=torch.float64)

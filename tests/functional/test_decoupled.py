@@ -8,11 +8,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from hypersphere import functional as HF
-from hypersphere.functional._kernels.decoupled.tiled import plain_operator
-from hypersphere.functional.angular import ANGULAR_KINDS
-from hypersphere.functional.magnitude import MAGNITUDE_KINDS, RADIUS_KINDS
+from hypersphere.functional._kernels.decoupled.plain import plain_operator
 
 from edges import EDGE_IDS, EDGES
+from kinds import ANGULAR_KINDS, MAGNITUDE_KINDS, RADIUS_KINDS
 from reference import decoupled as reference
 
 RHO = torch.tensor([0.5, 1.0, 2.0, 5.0])
@@ -415,8 +414,8 @@ def test_messages():
 @pytest.mark.parametrize("each", [False, True])
 def test_the_compiled_form_is_the_plain_one(kind, angular, each):
     from hypersphere.functional._kernels.decoupled.compiled import compiled_operator
-    from hypersphere.functional._kernels.decoupled.patches import Geometry
-    from hypersphere.functional._kernels.decoupled.tiled import Inputs, Operator
+    from hypersphere.functional._kernels.decoupled.convolution import Geometry
+    from hypersphere.functional._kernels.decoupled.plain import Inputs, OperatorSettings
 
     x = torch.randn(2, 4, 5, 6, dtype=torch.float64, requires_grad=True)
     x.data[0, :, :3, :3] = 0  # a zero patch
@@ -431,7 +430,9 @@ def test_the_compiled_form_is_the_plain_one(kind, angular, each):
         torch.rand(6, dtype=torch.float64).requires_grad_(),
         torch.rand(6, dtype=torch.float64).requires_grad_(),
     )
-    op = Operator(kind, angular, 1.3, None, Geometry((1, 1), (0, 0), (1, 1), 2))
+    g, h = HF.angular_function(angular), HF.magnitude_function(kind)
+    geometry = Geometry((1, 1), (0, 0), (1, 1), 2)
+    op = OperatorSettings(h, g, 1.3, h.default_beta or 0.0, geometry)
     outs = [form(inputs, op) for form in (compiled_operator, plain_operator)]
     torch.testing.assert_close(*outs)
     grad = torch.randn_like(outs[0])
@@ -445,8 +446,9 @@ def test_the_compiled_form_is_the_plain_one(kind, angular, each):
 
 
 def test_plain_and_fused_gradients_agree():
-    from hypersphere.functional._kernels.decoupled.patches import Geometry
-    from hypersphere.functional._kernels.decoupled.tiled import Inputs, Operator, apply_operator
+    from hypersphere.functional._kernels.decoupled.convolution import Geometry
+    from hypersphere.functional._kernels.decoupled.plain import Inputs, OperatorSettings
+    from hypersphere.functional._kernels.decoupled.tiled import apply_operator
 
     x = torch.randn(40, 4, 16, 16, dtype=torch.float64, requires_grad=True)  # several tiles
     kernel = HF.normalize(torch.randn(16, 36, dtype=torch.float64)).view(16, 4, 3, 3)
@@ -457,7 +459,8 @@ def test_plain_and_fused_gradients_agree():
         torch.rand(16, dtype=torch.float64).add(1).requires_grad_(),
         torch.rand(16, dtype=torch.float64).add(0.2).requires_grad_(),
     )
-    op = Operator("segmented", "sigmoid", 1.2, 0.3, Geometry((1, 1), (1, 1), (1, 1), 1))
+    g, h = HF.angular_function("sigmoid"), HF.magnitude_function("segmented")
+    op = OperatorSettings(h, g, 1.2, 0.3, Geometry((1, 1), (1, 1), (1, 1), 1))
     grad = torch.randn(40, 16, 16, 16, dtype=torch.float64)
     wanted = [t for t in inputs if t is not None]
     for a, b in zip(

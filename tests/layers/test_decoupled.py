@@ -48,7 +48,7 @@ def test_padding_modes_pad_first_then_measure(mode, magnitude):
 
 
 def test_every_preset():
-    for name in hl.presets.__all__:
+    for name in hl.named.__all__:
         kind = getattr(hl, name).preset
         if name.endswith("Linear") and name != "LinearConv2d":
             layer, x = getattr(hl, name)(4, 3), torch.randn(2, 4)

@@ -1,6 +1,5 @@
 """The formulas, with no parameters and no state: `from hypersphere import functional as HF`."""
 
-from ._kernels.decoupled.patches import patch_norm
 from .angle_preserving import (
     angle_preserving_loss,
     angle_preserving_projection,
@@ -18,7 +17,14 @@ from .angles import (
     row_norm,
     uniform_on_sphere,
 )
-from .angular import angular, angular_derivative, angular_derivative_k, arcsin
+from .angular import (
+    AngularFunction,
+    angular,
+    angular_derivative,
+    angular_derivative_k,
+    angular_function,
+    arcsin,
+)
 from .class_energy import class_energy
 from .covering import (
     covering_radius,
@@ -38,9 +44,16 @@ from .decoupled import (
 from .energy import distance_floor, hyperspherical_energy, log_energy, set_energies
 from .gram_penalties import orthogonal_penalty, orthonormal_penalty, spectral_penalty
 from .labels import check_labels, sample_classes
-from .magnitude import magnitude, magnitude_ratio, magnitude_slope
-from .margins import Margin, anneal, margin, margin_derivative
+from .magnitude import (
+    MagnitudeFunction,
+    magnitude,
+    magnitude_function,
+    magnitude_ratio,
+    magnitude_slope,
+)
+from .margins import Margin, anneal, make_margin, margin, margin_derivative
 from .orthogonalize import apply_orthogonal, orthogonalize, random_rotation
+from .patches import patch_norm
 from .points import minimize_energy
 from .projections import (
     adversarial_step,
@@ -54,6 +67,8 @@ from .projections import (
 from .uniformity import uniformity_test
 
 __all__ = [
+    "AngularFunction",
+    "MagnitudeFunction",
     "Margin",
     "adversarial_step",
     "angle",
@@ -63,6 +78,7 @@ __all__ = [
     "angular",
     "angular_derivative",
     "angular_derivative_k",
+    "angular_function",
     "anneal",
     "apply_orthogonal",
     "arccos",
@@ -90,8 +106,10 @@ __all__ = [
     "hyperspherical_energy",
     "log_energy",
     "magnitude",
+    "magnitude_function",
     "magnitude_ratio",
     "magnitude_slope",
+    "make_margin",
     "margin",
     "margin_cross_entropy",
     "margin_derivative",

@@ -16,7 +16,7 @@ from torch import Tensor
 from ._kernels.classes.chunks import ClassScores, default_chunk
 from ._kernels.classes.logsumexp import others_and_moment
 from .angles import normalize, pairwise_cosine, row_norm
-from .angular import Angular, angular, check_kind
+from .angular import Angular, angular, check_angular, is_cosine
 from .labels import (
     check_labels,
     check_options,
@@ -100,7 +100,7 @@ def margin_logits(
         unit_w = normalize(w)
         if gradient == "caffe":  # the gradient goes to the rows as they are
             unit_w = w + (unit_w - w).detach()
-        if kind == "cosine":
+        if is_cosine(kind):
             logits = z @ (unit_w if unit else w).T
         else:
             logits = row_norm(z, keepdim=True) * angular(pairwise_cosine(z, w), kind, k)
@@ -264,8 +264,7 @@ def class_logsumexp(
     tensor([0.6931, 0.6931])
     """
     wide = torch.promote_types(torch.promote_types(z.dtype, weight.dtype), torch.float32)
-    if isinstance(kind, str):
-        check_kind(kind, k)
+    check_angular(kind, k)
     if isinstance(k, (int, float)):
         k = torch.tensor(k, dtype=wide, device=z.device)
     chunk = default_chunk(z.shape[0]) if chunk is None else chunk

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from .angles import cosine, normalize, row_norm
-from .angular import Angular, angular
-from .margins import Margin, Psi, anneal, is_trivial
+from .angular import Angular, angular, is_cosine
+from .margins import Psi, anneal, is_trivial, psi_slope, psi_value
 
 __all__ = ["GRADIENTS", "Gradient", "target_score"]
 
@@ -31,7 +31,7 @@ def target_score(
     """|z| n psi(theta) between corresponding rows of z and of the target classes: (B,)."""
     if gradient not in GRADIENTS:
         raise ValueError(f"gradient must be one of {', '.join(GRADIENTS)}; got {gradient!r}")
-    if gradient == "caffe" and not (unit and kind == "cosine"):
+    if gradient == "caffe" and not (unit and is_cosine(kind)):
         raise ValueError(
             "gradient='caffe' is the released A-Softmax layer: unit weights and the cosine; "
             "use 'exact' or 'detached' for other heads"
@@ -40,10 +40,7 @@ def target_score(
         return _plain_score(z, rows, unit, kind, k)
     cos = cosine(z, rows)
     length = row_norm(z) if unit else row_norm(z) * row_norm(rows)
-    if psi is None:
-        angle_part = angular(cos, kind, k)
-    else:
-        angle_part = psi(cos, kind, k) if isinstance(psi, Margin) else psi(cos)
+    angle_part = psi_value(psi, cos, kind, k)
     if lam is not None:
         score = length * anneal(angle_part, angular(cos, kind, k), lam)
     else:
@@ -59,7 +56,7 @@ def target_score(
 def _plain_score(
     z: Tensor, rows: Tensor, unit: bool, kind: Angular, k: float | Tensor | None
 ) -> Tensor:
-    if kind == "cosine":
+    if is_cosine(kind):
         return (z * (normalize(rows) if unit else rows)).sum(-1)
     score = row_norm(z) * angular(cosine(z, rows), kind, k)
     return score if unit else score * row_norm(rows)
@@ -70,13 +67,7 @@ def _with_caffe_gradient(
 ) -> Tensor:
     with torch.no_grad():
         direction, x = normalize(rows), z.detach()
-        if psi is None:
-            value, slope = cos, torch.ones_like(cos)
-        elif isinstance(psi, Margin):
-            value, slope = psi(cos), psi.derivative(cos)
-        else:
-            value = psi(cos)
-            slope = torch.func.vjp(psi, cos)[1](torch.ones_like(cos))[0]
+        value, slope = psi_value(psi, cos), psi_slope(psi, cos)
         length = row_norm(x)
         # the x-gradient of |x| psi(theta) is a w + b x
         b = torch.where(length > 0, (value - slope * cos) / length, torch.zeros_like(length))

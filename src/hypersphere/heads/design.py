@@ -12,7 +12,8 @@ from torch import Tensor
 
 from .._optional import require
 from ..functional.angular import Angular, angular
-from ..functional.margins import Margin, Psi
+from ..functional.margins import Margin as Margin
+from ..functional.margins import Psi, psi_value
 
 __all__ = ["MarginCheck", "check_margin", "plot_margins"]
 
@@ -163,9 +164,7 @@ def _psi_curves(
     cos = theta.cos()
     with torch.no_grad():
         plain = angular(cos, kind, k)
-        if psi is None:
-            return theta, plain, plain
-        values = psi(cos, kind, k) if isinstance(psi, Margin) else psi(cos)
+        values = psi_value(psi, cos, kind, k)
     if values.shape != cos.shape:
         raise ValueError(
             f"psi maps cos(theta) to one number each: expected shape {tuple(cos.shape)}, "

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 import torch
 from torch import Tensor, nn
 
-from ..functional.angular import Angular, check_kind
+from ..functional.angular import Angular, check_angular, held_angular, is_cosine
 from ..functional.cross_entropy import Gradient, Reduction, margin_cross_entropy, margin_logits
-from ..functional.margins import Psi, is_trivial
+from ..functional.margins import Psi, is_trivial, make_margin
 from ..registry import register
 from .annealing import LambdaAnnealing
 
@@ -85,7 +85,7 @@ class MarginHead(nn.Module):
         self,
         in_features: int,
         num_classes: int,
-        margin: Psi = None,
+        margin: Psi | str = None,
         *,
         scale: float | None = None,
         learn_scale: bool = False,
@@ -105,6 +105,7 @@ class MarginHead(nn.Module):
             raise ValueError(
                 f"scale is None for |x|, or a number > 0 (10 to 70 works); got {scale}"
             )
+        margin = make_margin(margin)
         if margin is not None and not callable(margin):
             raise TypeError(
                 f"margin is a Margin, such as Margin(m=4), Margin(shift=0.5) or "
@@ -112,17 +113,19 @@ class MarginHead(nn.Module):
             )
         if learn_scale and scale is None:
             raise ValueError("learn_scale=True needs a scale to start from, e.g. scale=30.0")
-        if isinstance(angular, str):
-            check_kind(angular, k)
-        if learn_k and angular != "sigmoid":
+        angular = held_angular(angular)
+        if learn_k and (
+            isinstance(angular, nn.Module) or check_angular(angular, k).default_k is None
+        ):
             raise ValueError(
                 f"learn_k=True learns the curvature of angular='sigmoid' (Eq. 4.13), which "
                 f"{angular!r} is not; a module of the layers learns its own (learnable=True)"
             )
         if gradient not in get_args(Gradient):
             raise ValueError(f"gradient must be one of {get_args(Gradient)}, got {gradient!r}")
-        kind = getattr(angular, "kind", angular)
-        if gradient == "caffe" and (keep_weight_norm or scale is not None or kind != "cosine"):
+        kind: Angular = getattr(angular, "kind", angular)
+        check_angular(kind, k)
+        if gradient == "caffe" and (keep_weight_norm or scale is not None or not is_cosine(kind)):
             raise ValueError(
                 "gradient='caffe' is the released A-Softmax layer: unit weights, scale=None (|x|) "
                 "and the cosine; use 'exact' or 'detached' here"
@@ -138,8 +141,8 @@ class MarginHead(nn.Module):
         self.log_scale = (
             nn.Parameter(torch.tensor(math.log(scale))) if scale and learn_scale else None
         )
-        start = 0.5 if k is None else k
-        self.log_k = nn.Parameter(torch.tensor(math.log(start))) if learn_k else None
+        start = check_angular(kind).default_k if k is None else k
+        self.log_k = nn.Parameter(torch.tensor(math.log(start))) if learn_k and start else None
         self.annealing = None
         self.shard = None
         self.reset_parameters()
@@ -277,7 +280,7 @@ class MarginHead(nn.Module):
         parts = [f"in_features={self.in_features}, num_classes={self.num_classes}, scale={scale}"]
         parts += ["learn_scale=True"] if self.log_scale is not None else []
         parts += ["keep_weight_norm=True"] if self.keep_weight_norm else []
-        named = isinstance(self.angular, str) and self.angular != "cosine"
+        named = isinstance(self.angular, str) and not is_cosine(self.angular)
         parts += [f"angular={self.angular}"] if named else []
         parts += [f"margin={self.margin}"] if not is_trivial(self.margin) else []
         parts += ["bias=True"] if self.bias is not None else []

@@ -12,11 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .. import registry
-from ..registry import unknown_name
+from ..functional.angular import angular_function
+from ..registry import names, unknown_name
 
-OPERATORS = ("plain", "sphere", "ball", "tanh", "linear", "segmented", "log", "mixed")
-ANGULARS = ("linear", "cosine", "sigmoid", "square_cosine")
 SHARES = ("filter", "layer", "network")
 NORMS = ("batch", "layer", "none")
 ACTIVATIONS = ("relu", "prelu", "leaky_relu", "none")
@@ -25,14 +23,12 @@ _NORM_LAYERS = {0: nn.BatchNorm1d, 1: nn.BatchNorm1d, 2: nn.BatchNorm2d}
 
 def operators() -> tuple[str, ...]:
     """The names that `Style` takes as operator: "plain", and every magnitude."""
-    own = tuple(n for n in registry.names("magnitude") if n not in OPERATORS)
-    return (*OPERATORS, *own)
+    return ("plain", *names("magnitude"))
 
 
 def angulars() -> tuple[str, ...]:
     """The names that `Style` takes as angular activation."""
-    own = tuple(n for n in registry.names("angular") if n not in ANGULARS)
-    return (*ANGULARS, *own)
+    return tuple(names("angular"))
 
 
 @dataclass(frozen=True)
@@ -83,22 +79,26 @@ class Style:
             raise unknown_name("activation", self.activation, ACTIVATIONS)
         if self.learn_k is not None and self.learn_k not in SHARES:
             raise unknown_name("learn_k", self.learn_k, SHARES)
-        if (self.k is not None or self.learn_k) and self.angular != "sigmoid":
+        if (self.k is not None or self.learn_k) and not self._has_k():
             raise ValueError(
                 "k and learn_k belong to angular='sigmoid' (Eq. 4.13); "
                 f"got angular={self.angular!r}"
             )
+
+    def _has_k(self) -> bool:
+        named = isinstance(self.angular, str)
+        return named and angular_function(self.angular).default_k is not None
 
     @functools.cached_property
     def _angular(self) -> Any:
         # Made once per network: a curvature shared by all layers is the parameter of one object.
         if self.k is None and self.learn_k is None:
             return self.angular
-        from ..layers import SigmoidAngular
+        from ..layers import make_angular
 
         given = {} if self.k is None else {"k": self.k}
         share: Any = self.learn_k or "layer"
-        return SigmoidAngular(**given, learnable=bool(self.learn_k), share=share)
+        return make_angular(self.angular, **given, learnable=bool(self.learn_k), share=share)
 
     @property
     def plain(self) -> bool:

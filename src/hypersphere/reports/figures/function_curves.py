@@ -2,36 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import torch
 
+from ...functional import angular, magnitude
 from ..style import canvas, color, styled
 from ._arrays import array
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+# Registered names, or what each label of the legend stands for.
+Functions: TypeAlias = Sequence[str] | Mapping[str, str | Callable[[torch.Tensor], torch.Tensor]]
 
-def angular_curves(
-    functions: Mapping[str, Callable[[torch.Tensor], torch.Tensor]], ylabel: str = "g(θ)"
-) -> Figure:
+
+def angular_curves(functions: Functions, ylabel: str = "g(θ)") -> Figure:
     """g over theta, as Figs. 3.2 and 4.3 draw it.
 
     Args:
-        functions: name -> a function of cos(theta).
-        ylabel: title of the vertical axis.
+        functions: registered names, or a mapping from labels to names or callables of cos(theta).
+        ylabel: label of the vertical axis.
 
     Returns:
-        The matplotlib figure.
+        The figure.
     """
     theta = torch.linspace(0, torch.pi, 361, dtype=torch.float64)
     with styled():
         figure, axes = canvas()
-        for index, (name, function) in enumerate(functions.items()):
-            values = array(function(theta.cos()), name, 1)
+        for index, (name, function) in enumerate(_labelled(functions).items()):
+            values = array(angular(theta.cos(), function), name, 1)
             axes.plot(theta, values, label=name, color=color(index))
         axes.set(xlabel="θ (rad)", ylabel=ylabel, xlim=(0, np.pi))
         axes.set_xticks(np.linspace(0, np.pi, 5), ["0", "π/4", "π/2", "3π/4", "π"])
@@ -56,25 +58,29 @@ def margin_curves(functions: Mapping[str, Callable[[torch.Tensor], torch.Tensor]
     return figure
 
 
-def magnitude_curves(
-    functions: Mapping[str, Callable[[torch.Tensor], torch.Tensor]], largest: float = 3.0
-) -> Figure:
+def magnitude_curves(functions: Functions, largest: float = 3.0) -> Figure:
     """h over the norm of the patch (Fig. 4.3).
 
     Args:
-        functions: name -> a function of |x|.
-        largest: the norm at which the axis ends.
+        functions: registered names, or a mapping from labels to names or callables of |x|.
+        largest: where the horizontal axis ends.
 
     Returns:
-        The matplotlib figure.
+        The figure.
     """
     norm = torch.linspace(0, largest, 361, dtype=torch.float64)
     with styled():
         figure, axes = canvas()
-        for index, (name, function) in enumerate(functions.items()):
+        for index, (name, function) in enumerate(_labelled(functions).items()):
             style = ("-", "--", ":", "-.")[index % 4]
-            values = array(function(norm), name, 1)
+            values = array(magnitude(norm, function), name, 1)
             axes.plot(norm, values, style, label=name, color=color(index))
         axes.set(xlabel="patch norm |x|", ylabel="h(|x|)", xlim=(0, largest))
         axes.legend(ncols=2, loc="upper left")  # the curves rise
     return figure
+
+
+def _labelled(
+    functions: Functions,
+) -> Mapping[str, str | Callable[[torch.Tensor], torch.Tensor]]:
+    return functions if isinstance(functions, Mapping) else {name: name for name in functions}

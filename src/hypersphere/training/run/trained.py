@@ -18,8 +18,8 @@ from ...data.image_folder import list_classes
 from ...evaluation.extraction import Progress, extract
 from ..build import make_loaders
 from ..config import Config
-from .load import find_weights, load_net
 from .checkpoint import RunError
+from .load import find_weights, load_net
 
 __all__ = ["Preprocessing", "Samples", "TrainedRun"]
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ...angular import angular, angular_derivative, angular_derivative_k
+from ...angular import angular, angular_derivative, angular_derivative_k, is_cosine
 
 __all__ = ["ClassScores", "backward_pass", "default_chunk", "forward_pass"]
 
@@ -66,7 +66,7 @@ class ClassScores(NamedTuple):
 
     def empty_inverse(self) -> Tensor:
         """A place for 1 / |w_j|, which the plain product z . w does not need."""
-        return self.z.new_empty(self.class_count if self.unit or self.kind != "cosine" else 0)
+        return self.z.new_empty(self.class_count if self.unit or not is_cosine(self.kind) else 0)
 
     def classes(self, part: slice) -> slice | Tensor:
         """Where the classes of a chunk stand in the weight."""
@@ -106,7 +106,7 @@ class ClassScores(NamedTuple):
         """
         z, unit, kind, k = self.z, self.unit, self.kind, self.k
         f = torch.mm(z, w.T, out=_view(scratch, (z.shape[0], w.shape[0])))
-        if kind == "cosine":
+        if is_cosine(kind):
             if unit:
                 f *= r
             return f, f, f
@@ -179,7 +179,7 @@ def backward_pass(
     along = z.new_zeros(z.shape[0])  # multiple of z / |z| in the gradient of z
     scratch, second_scratch = scores.scratch(), scores.scratch()
     # A factor per sample passes through the products: it can wait, and be applied to (B, d).
-    wait = kind == "cosine" and mass is None
+    wait = is_cosine(kind) and mass is None
     factor = grad_others if wait else torch.ones_like(grad_others)
     z_factor = z * factor[:, None]
     for part in scores.parts():
@@ -202,7 +202,7 @@ def backward_pass(
         # q = p n g'(c) / |w|, and the multiple of w; see Note [Gradients by hand]. For the cosine,
         # f, p and q share the two buffers: each is overwritten where its value is used up.
         pull = q_weight = None
-        if kind == "cosine":
+        if is_cosine(kind):
             if unit and jacobian:
                 q = p.mul_(r)
                 pull = -(factor @ f.mul_(q)) * r
@@ -271,11 +271,10 @@ def _slopes(
     upstream: Tensor | None,
 ) -> tuple[Tensor, list[Tensor]]:
     """g'(c), and the sums of upstream dg/dk or upstream dg/dparameter for what is learned in g."""
+    if upstream is None:
+        return angular_derivative(c, kind, k), []
     if isinstance(kind, str):
-        found = [] if upstream is None else [(upstream * angular_derivative_k(c, k)).sum()]
-        return angular_derivative(c, kind, k), found  # type: ignore[arg-type]
-    if upstream is None:  # torch.func, because torch.compile follows it
-        return torch.func.vjp(kind, c)[1](torch.ones_like(c))[0], []
+        return angular_derivative(c, kind, k), [(upstream * angular_derivative_k(c, k, kind)).sum()]
     with torch.enable_grad():
         c = c.detach().requires_grad_()
         g = kind(c)

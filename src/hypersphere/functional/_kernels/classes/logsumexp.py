@@ -8,11 +8,13 @@ autograd: operators that torch.compile takes as they are, for the named activati
 for any other callable.
 """
 
+import functools
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ...angular import angular_function
 from ..autograd import Function
 from .chunks import ClassScores, backward_pass, forward_pass
 
@@ -25,7 +27,13 @@ def others_and_moment(scores: ClassScores) -> tuple[Tensor, Tensor, Tensor]:
     if isinstance(kind, str):
         others, moment, rows, _ = _operator(*args, kind)
     else:
-        parameters = tuple(kind.parameters()) if isinstance(kind, torch.nn.Module) else ()
+        parameters: tuple[Tensor, ...] = ()
+        if isinstance(kind, torch.nn.Module):
+            parameters = tuple(kind.parameters())
+        elif scores.k is not None and angular_function(kind).default_k is not None:
+            # autograd sees k as what g is made of
+            kind = functools.partial(angular_function(kind).value, k=scores.k)
+            parameters = (scores.k,)
         others, moment, rows, _ = _CallableActivation.apply(kind, *args, *parameters)
     return others, moment, rows
 

@@ -1,7 +1,7 @@
 """The patches that a convolution compares its filters with: their projections and their norms.
 
 The norm of every patch costs one pass over the input: sum x^2 over the channels, then add up each
-window with a box filter of one channel a group. It never holds the patches themselves.
+window with a box filter of one channel per group. It never holds the patches themselves.
 """
 
 from __future__ import annotations
@@ -17,7 +17,19 @@ from torch.nn import functional as F
 
 from .workspace import Workspace, tiles
 
-__all__ = ["Geometry", "patch_norm", "project", "resolve_geometry", "with_norms"]
+__all__ = [
+    "Geometry",
+    "autocast_type",
+    "convolution_gradients",
+    "correlate",
+    "expand",
+    "inverse_norm",
+    "is_compiled",
+    "is_traced",
+    "memory_for_gradient",
+    "resolve_geometry",
+    "with_norms",
+]
 
 
 class Geometry(NamedTuple):
@@ -29,44 +41,6 @@ class Geometry(NamedTuple):
     groups: int
 
 
-def patch_norm(
-    x: Tensor,
-    kernel_size: int | Sequence[int],
-    stride: int | Sequence[int] = 1,
-    padding: str | int | Sequence[int] = 0,
-    dilation: int | Sequence[int] = 1,
-    groups: int = 1,
-) -> Tensor:
-    """|x| of every patch that a convolution of this geometry sees; gradient 0 at zero patches.
-
-    x: (B, C, ...) with one to three spatial dimensions. kernel_size: a number for all of them, or
-    one for each; with one for each, x may also be (C, ...) unbatched, which a number alone could
-    not tell from a batch with one dimension less. Returns (B, groups, ...) in float32 or wider: a
-    filter of group g is compared with the channels of group g alone. Zero padding adds nothing to
-    a norm.
-
-    The released code adds 1e-4 under the root, which turns a patch of norm 0.01 that is parallel
-    to its filter into a cosine of 0.71; here nothing is added.
-
-    >>> patch_norm(torch.ones(1, 4, 2, 2), kernel_size=2)
-    tensor([[[[4.]]]])
-    """
-    if torch.is_autocast_enabled(x.device.type):  # which would run the box filter in 16 bits
-        with torch.autocast(x.device.type, enabled=False):
-            return patch_norm(x, kernel_size, stride, padding, dilation, groups)
-    spatial = x.ndim - 2 if isinstance(kernel_size, int) else len(kernel_size)
-    if not 1 <= spatial <= 3 or x.ndim not in (spatial + 1, spatial + 2):
-        raise ValueError(
-            f"patch_norm expects x (B, C, ...) with one to three spatial dimensions, or (C, ...) "
-            f"and one kernel size for each of them; got {tuple(x.shape)} and {kernel_size}"
-        )
-    size = expand(kernel_size, spatial, "kernel_size")
-    batched = x.ndim == spatial + 2
-    x, geometry = resolve_geometry(x, size, stride, padding, dilation, groups)
-    norm = with_norms(x if batched else x[None], size, geometry)[1]
-    return norm if batched else norm[0]
-
-
 def with_norms(
     x: Tensor, size: tuple[int, ...], geometry: Geometry | None
 ) -> tuple[Tensor, Tensor]:
@@ -76,7 +50,8 @@ def with_norms(
     """
     if is_traced():
         return x, plain_patch_norms(x, size, geometry)
-    return _PatchNorms.apply(x, size, geometry)
+    with_gradient: tuple[Tensor, Tensor] = _PatchNorms.apply(x, size, geometry)  # type: ignore[no-untyped-call]
+    return with_gradient
 
 
 def plain_patch_norms(x: Tensor, size: tuple[int, ...], geometry: Geometry | None) -> Tensor:
@@ -84,7 +59,7 @@ def plain_patch_norms(x: Tensor, size: tuple[int, ...], geometry: Geometry | Non
     squares = _squared_sum(x, geometry)
     if is_compiled() and geometry is not None:
         # What a convolution finds is stored; a compiler would add up windows anew for each filter.
-        squares = project(squares, squares.new_ones(geometry.groups, 1, *size), geometry)
+        squares = correlate(squares, squares.new_ones(geometry.groups, 1, *size), geometry)
     else:
         squares = box_filter(squares, size, geometry)
     # A plain root has the gradient 0 * infinity at 0; this one has 0.
@@ -103,7 +78,7 @@ def patch_norms(x: Tensor, size: tuple[int, ...], geometry: Geometry | None) -> 
         part = x[rows].contiguous()
         new.start(part)
         square = torch.mul(part, part, out=new()) if part.dtype == wide else part.float().square()
-        torch.sum(square.unflatten(1, groups_of), 2, out=squares[rows])
+        torch.sum(square.unflatten(1, groups_of), 2, out=squares[rows])  # type: ignore[no-untyped-call]
     return box_filter(squares, size, geometry).sqrt()
 
 
@@ -111,7 +86,7 @@ class _PatchNorms(torch.autograd.Function):
     """x as it is, and its patch norms: so the gradients of both meet in one pass over x."""
 
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         ctx: Any, x: Tensor, size: tuple[int, ...], geometry: Geometry | None
     ) -> tuple[Tensor, Tensor]:
         norm = patch_norms(x, size, geometry)
@@ -121,7 +96,7 @@ class _PatchNorms(torch.autograd.Function):
         return x.view_as(x), norm
 
     @staticmethod
-    def backward(  # type: ignore[override]
+    def backward(
         ctx: Any, grad_x: Tensor | None, grad_norm: Tensor | None
     ) -> tuple[Tensor | None, None, None]:
         x, norm = ctx.saved_tensors
@@ -143,8 +118,19 @@ class _PatchNorms(torch.autograd.Function):
 
 
 def inverse_norm(n: Tensor) -> Tensor:
-    """1 / n, and 0 for a zero patch, see Note [Zero patches] in operator.py."""
+    """1 / n, and 0 for a zero patch, see Note [Zero patches] in plain.py."""
     return n.reciprocal().nan_to_num_(nan=math.nan, posinf=0.0)
+
+
+def autocast_type(x: Tensor) -> torch.dtype | None:
+    """The type that autocast asks for at x: float64 stays, as in torch's layers; None if it is off.
+
+    Autocast does not know the meta device, on which shapes alone are computed.
+    """
+    kind = x.device.type
+    if kind == "meta" or not torch.is_autocast_enabled(kind):
+        return None
+    return x.dtype if x.dtype == torch.float64 else torch.get_autocast_dtype(kind)
 
 
 # torch 2.6 cannot tell one from the other: all of it counts as export there.
@@ -165,14 +151,14 @@ def is_traced() -> bool:
     """Whether something records the operations: then it should see plain ones."""
     return (
         torch.compiler.is_compiling()
-        or torch.jit.is_tracing()
+        or torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
         or torch._C._are_functorch_transforms_active()
         or torch.autograd.forward_ad._current_level >= 0
         or torch._C._len_torch_dispatch_stack() > 0
     )
 
 
-def project(
+def correlate(
     x: Tensor, kernel: Tensor, geometry: Geometry | None, bias: Tensor | None = None
 ) -> Tensor:
     """w^T x + b for every filter and patch: the convolution, or the linear map without geometry."""
@@ -188,7 +174,8 @@ def _squared_sum(x: Tensor, geometry: Geometry | None) -> Tensor:
     wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
     if geometry is None or geometry.groups == 1:
         return wide.square().sum(1, keepdim=True)
-    return wide.unflatten(1, (geometry.groups, -1)).square().sum(2)
+    squares: Tensor = wide.unflatten(1, (geometry.groups, -1)).square().sum(2)  # type: ignore[no-untyped-call]
+    return squares
 
 
 def box_filter(squares: Tensor, size: tuple[int, ...], geometry: Geometry | None) -> Tensor:
@@ -228,7 +215,8 @@ def _shifts(length: int, count: int, step: int, gap: int) -> list[slice]:
 
 
 def _narrow(x: Tensor, dim: int, part: slice) -> Tensor:
-    return torch.ops.aten.slice(x, dim, part.start, part.stop, part.step)
+    view: Tensor = torch.ops.aten.slice(x, dim, part.start, part.stop, part.step)
+    return view
 
 
 def convolution_gradients(
@@ -239,7 +227,7 @@ def convolution_gradients(
     need_x: bool,
     need_kernel: bool,
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Gradients of project in x and in the kernel."""
+    """Gradients of correlate in x and in the kernel."""
     if geometry is None:
         return grad @ kernel if need_x else None, grad.T @ x if need_kernel else None
     stride, padding, dilation, groups = geometry
@@ -248,9 +236,10 @@ def convolution_gradients(
         grad, x, kernel = (
             t.contiguous(memory_format=torch.channels_last) for t in (grad, x, kernel)
         )
-    return torch.ops.aten.convolution_backward(
+    of_x, of_kernel, _ = torch.ops.aten.convolution_backward(
         grad, x, kernel, None, stride, padding, dilation, False, none, groups, mask
-    )[:2]
+    )
+    return of_x, of_kernel
 
 
 def memory_for_gradient(memory: Tensor, kernel: Tensor, geometry: Geometry | None) -> Tensor:
