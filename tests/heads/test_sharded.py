@@ -1,5 +1,6 @@
 """Sharded classes in real processes over gloo; the checks are in shard_worker.py."""
 
+import os
 from pathlib import Path
 
 import pytest
