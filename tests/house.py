@@ -23,16 +23,17 @@ SRC = ROOT / "src" / "hypersphere"
 # Who may import whom: a package imports from lower levels only, and never from its own level.
 LEVELS: dict[str, int] = {
     "_version": 0, "_optional": 0, "registry": 0,
-    "functional": 1,
-    "layers": 2, "heads": 2, "regularizers": 2, "orthogonal": 2, "distributions": 2,
-    "models": 3,
-    "data": 4,
-    "evaluation": 5,
-    "training": 6,
-    "reports": 7,
-    "commands": 8,
-    "cli": 9,
-    "__main__": 10,
+    "ranges": 1,
+    "functional": 2,
+    "layers": 3, "heads": 3, "regularizers": 3, "orthogonal": 3, "distributions": 3,
+    "models": 4,
+    "data": 5,
+    "evaluation": 6,
+    "training": 7,
+    "reports": 8,
+    "commands": 9,
+    "cli": 10,
+    "__main__": 11,
 }  # fmt: skip
 ONLY_BASICS = ("functional", "data")  # these import nothing of the package above level 0
 BASICS = ("_version", "_optional", "registry")
