@@ -56,6 +56,7 @@ def margin_logits(
     unit: n = 1, else n = |w|. kind, k: the angular activation g. lam: the lambda of annealing.
     gradient: see :func:`margin_cross_entropy`. Computed in float32 or wider, also under autocast.
 
+    >>> from hypersphere.functional import Margin
     >>> x, y = torch.tensor([[3.0, 4.0]]), torch.tensor([0])
     >>> margin_logits(x, torch.eye(2), y, Margin(subtract=0.5), scale=10.0).round()
     tensor([[1., 8.]])
@@ -129,6 +130,7 @@ def margin_cross_entropy(
 
     chunk: classes at a time. Extra memory is O(B chunk).
 
+    >>> from hypersphere.functional import Margin
     >>> x, w, y = torch.randn(4, 8), torch.randn(10, 8), torch.tensor([3, 0, 9, 3])
     >>> dense = torch.nn.functional.cross_entropy(margin_logits(x, w, y, Margin(m=4)), y)
     >>> torch.allclose(margin_cross_entropy(x, w, y, Margin(m=4)), dense)
