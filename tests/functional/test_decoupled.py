@@ -564,3 +564,31 @@ def test_workspace_stays_on_the_processor():
     with torch.device("meta"):
         HF.decoupled_conv2d(x, weight, angular="linear")
     assert HF.decoupled_conv2d(x, weight, angular="linear").isfinite().all()
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
+@pytest.mark.parametrize("angular", ANGULAR_KINDS)
+def test_forward_mode_and_hessian_of_every_activation(angular):
+    x = torch.randn(1, 2, 3, 4, dtype=torch.float64)
+    weight = torch.randn(3, 2, 3, 3, dtype=torch.float64)
+
+    def f(x):
+        return HF.decoupled_conv2d(x, weight, magnitude="tanh", angular=angular).sum()
+
+    direction = torch.randn_like(x)
+    _, tangent = torch.func.jvp(f, (x,), (direction,))
+    torch.testing.assert_close(tangent, (torch.func.grad(f)(x) * direction).sum())
+    hessian = torch.func.jacrev(torch.func.grad(f))(x)
+    torch.testing.assert_close(torch.func.hessian(f)(x), hessian)
+
+
+@pytest.mark.parametrize("angular", ["cosine", "sigmoid"])
+@pytest.mark.parametrize("magnitude", ["sphere", "linear", "segmented"])
+def test_meta_tensors(magnitude, angular):
+    x = torch.empty(2, 3, 8, 8, device="meta", requires_grad=True)
+    weight = torch.empty(4, 3, 3, 3, device="meta", requires_grad=True)
+    out = HF.decoupled_conv2d(x, weight, magnitude=magnitude, angular=angular)
+    assert out.shape == (2, 4, 6, 6) and out.is_meta
+    out.sum().backward()
+    assert x.grad.shape == x.shape and weight.grad.shape == weight.shape
+    assert HF.patch_norm(x, 3).shape == (2, 1, 6, 6)

@@ -16,6 +16,7 @@ from torch.nn.modules.conv import _ConvNd
 
 from ..functional.decoupled import Weighted, decoupled_conv, decoupled_linear
 from .angular import AngularLike
+from .docstrings import with_arguments_of
 from .magnitude import MagnitudeLike, make_magnitude
 from .operator import Operator, RescaleLike
 from .plain_state import accept_plain_state
@@ -166,10 +167,6 @@ class _DecoupledConv(DecoupledLayer, _ConvNd):
             )
 
 
-class DecoupledConv1d(_DecoupledConv, nn.Conv1d):
-    """Decoupled convolution of x: (B, C_in, L); arguments as in :class:`DecoupledConv2d`."""
-
-
 class DecoupledConv2d(_DecoupledConv, nn.Conv2d):
     """f(w, x) = h(|w|, |x|) g(theta) for every filter w and patch x, Eq. 4.3.
 
@@ -203,8 +200,14 @@ class DecoupledConv2d(_DecoupledConv, nn.Conv2d):
     """
 
 
+@with_arguments_of(DecoupledConv2d)
+class DecoupledConv1d(_DecoupledConv, nn.Conv1d):
+    """:class:`DecoupledConv2d` for inputs (B, C_in, L) or (C_in, L)."""
+
+
+@with_arguments_of(DecoupledConv2d)
 class DecoupledConv3d(_DecoupledConv, nn.Conv3d):
-    """Decoupled convolution of x: (B, C_in, D, H, W); arguments as in :class:`DecoupledConv2d`."""
+    """:class:`DecoupledConv2d` for inputs (B, C_in, D, H, W) or (C_in, D, H, W)."""
 
 
 class DecoupledLinear(DecoupledLayer, nn.Linear):
