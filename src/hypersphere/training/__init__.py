@@ -8,6 +8,7 @@ from __future__ import annotations
 from hypersphere.training.config import (
     Config,
     DataConfig,
+    DissertationConfig,
     FabricConfig,
     OptimizerConfig,
     RunConfig,
@@ -34,6 +35,7 @@ __all__ = [
     "ClassifierLoss",
     "Config",
     "DataConfig",
+    "DissertationConfig",
     "FabricConfig",
     "Monitor",
     "NotFinite",

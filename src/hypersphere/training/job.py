@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import random
@@ -15,6 +16,7 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
+from hypersphere.models import Classifier
 from hypersphere.training.build import (
     Loaders,
     initialize_from,
@@ -219,18 +221,31 @@ def find_weights(folder: Path | str, weights: str = "last") -> tuple[Path, int |
     return saved[-1], int(saved[-1].name[5:])
 
 
-def load_net(folder: Path | str, weights: Path | str = "last") -> nn.Module:
+def load_net(
+    folder: Path | str, weights: Path | str = "last", net: nn.Module | None = None
+) -> nn.Module:
     """The trained `Classifier` of a run, ready to evaluate.
 
-    `weights`: "last" (those training ended with, and reported on), "best" (of the best test), or a
-    checkpoint folder or .safetensors file.
+    Args:
+        folder: the run folder.
+        weights: "last" (those training ended with, and reported on), "best" (of the best test), or
+            a checkpoint folder or .safetensors file.
+        net: for a run that was made with a module instead of a name: that module again, or a whole
+            `Classifier`. It is copied.
+
+    Returns:
+        The network in evaluation mode.
     """
     details = json.loads((Path(folder) / "run.json").read_text("utf-8"))
     if "data" not in details:
         raise ValueError(f"{folder} is not a run of a classifier (its task is {details['task']!r})")
     config = Config.from_dict(details["config"])
     shape, classes = tuple(details["data"]["shape"]), details["data"]["classes"]
-    net = make_net(config, shape, len(classes))
+    if isinstance(net, Classifier):
+        net = copy.deepcopy(net)
+    else:
+        config.model = config.model if net is None else {"object": net}
+        net = make_net(config, shape, len(classes))
     if weights in ("last", "best"):
         weights, _ = find_weights(folder, str(weights))
     missing = initialize_from(net, weights)
