@@ -220,7 +220,9 @@ def dump(config: Config) -> str:
     values.pop("parts", None)
     if values["train"]["epochs"] is not None:
         del values["train"]["steps"]  # the two exclude each other
-    files = dict.fromkeys(str(part["file"] or part["module"]) for part in used_parts(config))
+    files = dict.fromkeys(
+        str(part["file"] or part["module"]) for part in used_parts(config).values()
+    )
     notes = "".join(f"# needs --plugin {file}\n" for file in files)
     return notes + yaml.safe_dump(values, sort_keys=False, default_flow_style=None, width=100)
 

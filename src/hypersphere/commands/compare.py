@@ -15,6 +15,7 @@ from typing import Any
 
 from hypersphere.commands import _config
 from hypersphere.commands.plugins import take_plugins
+from hypersphere.training.config import without_places
 
 USAGE = """usage: hypersphere compare CONFIG.yaml[:VARIANT,...] ... [--seeds 0 1 2]
                            [--folder FOLDER] [--section.key value ...]
@@ -139,7 +140,10 @@ def _finished(place: Path, config: Any) -> dict[str, Any] | None:
         saved = json.loads((place / "run.json").read_text())["config"]
     except (OSError, ValueError, KeyError):
         return None
-    ours = json.loads(json.dumps(config.to_dict()))
+    if "thesis" in saved:  # the section's name in earlier versions
+        saved["dissertation"] = saved.pop("thesis")
+    saved = without_places(saved)
+    ours = without_places(json.loads(json.dumps(config.to_dict())))
     if {**saved, "run": None} != {**ours, "run": None}:
         raise ValueError(f"{place} holds a run of another config: choose another --folder")
     return summary if "seconds" in summary else None

@@ -77,6 +77,7 @@ def import_plugin(name: str) -> ModuleType:
         detail = f"{type(error).__name__}: {error}"
         raise ConfigError(f"the plugin {name} cannot be imported: {detail}") from error
     if new and registry.revision() == before:
+        del sys.modules[module.__name__]  # so that it is read again once it does
         raise ConfigError(
             f"the plugin {name} registers nothing: put @hypersphere.register(kind, name) on its "
             f"classes or functions"

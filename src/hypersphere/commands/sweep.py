@@ -13,6 +13,7 @@ from typing import Any
 from hypersphere._optional import require
 from hypersphere.commands import _config, _study
 from hypersphere.commands.plugins import take_plugins
+from hypersphere.training.config import without_places
 
 USAGE = """usage: hypersphere sweep CONFIG.yaml[:VARIANT,...] --search KEY=SPACE ...
                          [--trials 20] [--folds 3]
@@ -176,7 +177,7 @@ def _count(own: dict[str, Any], name: str) -> int:
 
 def _comparable(config: Any) -> dict[str, Any]:
     """The settings that decide a trial's value; where data and runs are does not."""
-    settings = config.to_dict()
+    settings = without_places(config.to_dict())
     for section in ("fabric", "run", "dissertation"):
         del settings[section]
     del settings["data"]["root"], settings["train"]["quiet"], settings["train"]["threads"]

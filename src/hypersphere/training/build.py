@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -170,31 +170,36 @@ def make_net(config: Config, shape: tuple[int, ...], num_classes: int) -> nn.Mod
     """
     from hypersphere import models
 
-    given = object_of(config.model)
+    backbone = make_sized_model(config.model, shape)
+    head = make_head(config.head, _feature_width(backbone, shape), num_classes)
+    return change_net(config, models.Classifier(backbone, head))
+
+
+def make_sized_model(settings: dict[str, Any], shape: Sequence[int]) -> Any:
+    """The network that a config names, without a head, or a copy of the module that it holds.
+
+    Args:
+        settings: the section ``model``.
+        shape: shape of a sample, from which ``in_channels`` and ``image_size`` are taken unless
+            they are given: (C, H, W) for pictures, (C,) for vectors.
+
+    Returns:
+        The network.
+    """
+    given = object_of(settings)
     if given is not None:
-        backbone = copy.deepcopy(given)
-        width = _feature_width(backbone, shape)
-    else:
-        backbone = construct_model(config.model["name"], _model_options(config.model, shape))
-        width = backbone.out_features
-    return change_net(
-        config, models.Classifier(backbone, make_head(config.head, width, num_classes))
-    )
-
-
-def _model_options(settings: dict[str, Any], shape: tuple[int, ...]) -> dict[str, Any]:
-    """The options of a model; channels and size of pictures come from the data unless given."""
-    derived = {"in_channels": None, "image_size": None}
-    if len(shape) == 3:
-        derived = {"in_channels": shape[0], "image_size": list(shape[1:])}  # type: ignore[dict-item]
+        return copy.deepcopy(given)
+    sizes: dict[str, Any] = {}
+    if len(shape) in (1, 3):
+        sizes = {"in_channels": shape[0], "image_size": list(shape[1:]) or None}
     known = options("model", settings["name"])
     values = {key: value for key, value in settings.items() if key != "name"}
-    for key, value in derived.items():
+    for key in ("in_channels", "image_size"):
         if values.get(key) is None:
             values.pop(key, None)
-            if key in known and value is not None:
-                values[key] = value
-    return values
+            if key in known and sizes.get(key) is not None:
+                values[key] = sizes[key]
+    return construct_model(settings["name"], values)
 
 
 @torch.no_grad()

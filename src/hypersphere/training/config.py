@@ -18,7 +18,7 @@ from hypersphere.registry import KINDS, entries, origin, unknown_name
 
 __all__ = ["Config", "DataConfig", "OptimizerConfig", "ScheduleConfig", "TrainConfig"]
 __all__ += ["DissertationConfig", "FabricConfig", "FewShotConfig", "GanConfig", "RunConfig"]
-__all__ += ["OBJECT", "ThesisConfig", "object_of", "require_parts", "used_parts"]
+__all__ += ["OBJECT", "ThesisConfig", "object_of", "require_parts", "used_parts", "without_places"]
 
 Count: TypeAlias = Annotated[int, Range(ge=1)]
 NotNegative: TypeAlias = Annotated[float, Range(ge=0)]
@@ -40,7 +40,7 @@ class Section:
     def __post_init__(self) -> None:
         prefix = f"{self.section}." if self.section else ""
         for name, hint in get_type_hints(type(self), include_extras=True).items():
-            if name != "section":
+            if name in vars(self):
                 check(prefix + name, getattr(self, name), hint)
 
 
@@ -364,6 +364,8 @@ class Config(Section):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        # "parts" of the dictionary that this config was read from.
+        self._recorded: dict[str, Any] | None = None
         self.model, self.head = _as_section(self.model), _as_section(self.head)
         self.regularizers = {name: _as_section(part) for name, part in self.regularizers.items()}
         self.hooks = {name: _as_section(part) for name, part in self.hooks.items()}
@@ -378,7 +380,7 @@ class Config(Section):
             parts come from that are not of this package, if there are any.
         """
         values = {item.name: _plain(getattr(self, item.name)) for item in fields(self)}
-        own = used_parts(self)
+        own = used_parts(self) if self._recorded is None else self._recorded
         return {**values, "parts": own} if own else values
 
     @classmethod
@@ -400,7 +402,8 @@ class Config(Section):
         True
         """
         values = dict(values)
-        require_parts(values.pop("parts", []))
+        parts = values.pop("parts", {})
+        require_parts(parts)
         if "thesis" in values:
             values["dissertation"] = values.pop("thesis")
         sections: dict[str, Any] = {f.name: f.default_factory for f in fields(cls)}
@@ -416,7 +419,22 @@ class Config(Section):
                         raise unknown_name(f"key of {key}", name, known)
                 value = section(**value)
             built[key] = value
-        return cls(**built)
+        config = cls(**built)
+        config._recorded = parts
+        return config
+
+
+def without_places(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that two runs have to share in order to be the same run.
+
+    Args:
+        values: what `Config.to_dict` gave.
+
+    Returns:
+        The same without modules and files of parts, which may lie elsewhere; their SHA-256 stays.
+    """
+    parts = {k: part.get("sha256") for k, part in (values.get("parts") or {}).items()}
+    return {**values, "parts": parts} if parts else dict(values)
 
 
 def object_of(section: Any) -> Any:
@@ -442,17 +460,16 @@ def object_of(section: Any) -> Any:
     return found
 
 
-def used_parts(config: Config) -> list[dict[str, Any]]:
+def used_parts(config: Config) -> dict[str, dict[str, Any]]:
     """The parts of a config that do not come from this package, and where they come from.
 
     Args:
         config: a config.
 
     Returns:
-        For each part its kind, its name (or, for an object, its class), and its module, file and
-        SHA-256.
+        Module, file and SHA-256 by "kind.name" or, for an object, "kind object.class".
     """
-    found = []
+    found: dict[str, dict[str, Any]] = {}
     sections: list[tuple[str, Any]] = [("model", config.model), ("head", config.head)]
     sections += [("regularizer", part) for part in config.regularizers.values()]
     sections += [("hook", part) for part in config.hooks.values()]
@@ -461,11 +478,11 @@ def used_parts(config: Config) -> list[dict[str, Any]]:
         for option, value in section.items():
             if not _is_plain(value):
                 named = NAMED_BY_OPTION.get(option, kind)
-                found.append({"kind": named, OBJECT: _class_name(value), **origin(value)})
+                found[f"{named} {OBJECT}.{_class_name(value)}"] = dict(origin(value))
     for kind, name in _names(config):
         for part in entries(kind):
             if part.name == name and part.own:
-                found.append({"kind": kind, "name": name, **origin(part.target)})
+                found[f"{kind}.{name}"] = dict(origin(part.target))
     return found
 
 
@@ -506,9 +523,9 @@ def require_parts(records: Any) -> None:
     Raises:
         ValueError: if a part is not registered.
     """
-    for record in records if isinstance(records, list) else []:
-        name, kind = record.get("name"), record.get("kind")
-        if name is None or kind not in KINDS:
+    for key, record in (records or {}).items():
+        kind, _, name = key.partition(".")
+        if kind not in KINDS:  # an object, which is asked for when it is needed
             continue
         known = {part.name: part for part in entries(kind)}
         where = record.get("file") or record.get("module")

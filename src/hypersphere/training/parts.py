@@ -8,6 +8,7 @@ twice.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import types
 import typing
@@ -16,6 +17,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, Union
 
 from hypersphere import data, heads, layers, models, orthogonal, registry, regularizers
+from hypersphere.layers.angular import make_angular
+from hypersphere.layers.magnitude import make_magnitude
 from hypersphere.ranges import NonEmpty, Range, check, range_of, without_range
 from hypersphere.registry import unknown_name
 from hypersphere.training.config import NAMED_BY_OPTION, Config
@@ -52,6 +55,8 @@ _DERIVED = {
     "low_rank": ("model",),
     "rotate": ("model", "generator"),
     "model": ("style",),
+    "angular": ("kind",),
+    "magnitude": ("kind",),
 }
 # Options of a model that come from the data unless they are given.
 _FROM_DATA = ("in_channels", "image_size")
@@ -156,9 +161,12 @@ def options(kind: str, name: str = "") -> dict[str, Option]:
     if kind in _FUNCTIONS:
         return _signature(_FUNCTIONS[kind], skip=_DERIVED.get(kind, ()))
     entry = registry.entry(kind, name)
-    if kind == "task":
+    if kind == "task":  # its options are sections of the config
         return {}
-    found = _signature(entry.target, skip=_DERIVED.get(kind, ()))
+    target, skip = _target(kind, name), list(_DERIVED.get(kind, ()))
+    if kind in ("angular", "magnitude", "margin") and inspect.isroutine(target):
+        skip += list(inspect.signature(target).parameters)[:1]  # the cosine or the norm
+    found = _signature(target, skip)
     if kind == "model":
         return _model_options(entry, found)
     extra = {"head": _HEAD_OPTIONS, "regularizer": _SCHEDULE}.get(kind, ())
@@ -174,8 +182,8 @@ def _model_options(entry: registry.Entry, found: dict[str, Option]) -> dict[str,
         found[key] = dataclasses.replace(found[key], default=_listed(value))
     for key in _FROM_DATA:
         if key in found:
-            text = f"{found[key].help} Default: that of the data.".strip()
-            hint = Union[(found[key].type, None)]
+            text = found[key].help and f"{found[key].help} Default: that of the data."
+            hint: Any = Union[(found[key].type, None)]  # noqa: UP007 - the type is a value
             found[key] = dataclasses.replace(found[key], type=hint, default=None, help=text)
     return found
 
@@ -239,9 +247,22 @@ def construct(kind: str, name: str, values: Mapping[str, Any], **derived: Any) -
         ValueError: for an unknown name or option, or a number out of its range.
     """
     check_options(kind, name, values)
-    kind = KIND_OF_SECTION.get(kind, kind)
-    target = _FUNCTIONS.get(kind) or registry.entry(kind, name).target
-    return target(**{key: resolve(key, value) for key, value in values.items()}, **derived)
+    target = _target(KIND_OF_SECTION.get(kind, kind), name)
+    settings = {key: resolve(key, value) for key, value in values.items()}
+    if kind in ("angular", "magnitude", "margin") and inspect.isroutine(target):
+        return functools.partial(target, **settings)
+    return target(**settings, **derived)
+
+
+def _target(kind: str, name: str) -> Any:
+    """The class or function that takes the options of a part."""
+    if kind in _FUNCTIONS:
+        return _FUNCTIONS[kind]
+    entry = registry.entry(kind, name)
+    if entry.own or kind not in ("angular", "magnitude"):
+        return entry.target
+    # Formulas are registered; a config sets the options of the module that holds one.
+    return type(make_angular(name) if kind == "angular" else make_magnitude(name))
 
 
 def resolve(key: str, value: Any) -> Any:
@@ -260,7 +281,8 @@ def resolve(key: str, value: Any) -> Any:
         return value
     if isinstance(value, str):
         own = value in registry.names(kind) and registry.entry(kind, value).own
-        return registry.entry(kind, value).target() if own else value
+        is_class = own and inspect.isclass(registry.entry(kind, value).target)
+        return construct(kind, value, {}) if is_class else value
     if not isinstance(value, Mapping):
         return value
     if "name" in value:
@@ -285,6 +307,8 @@ def _signature(target: Callable[..., Any], skip: Sequence[str]) -> dict[str, Opt
             continue
         hint = hints.get(name, Any)
         plain = plain_type(without_range(hint))
+        if name in NAMED_BY_OPTION and plain is not Any:  # a name, or a name with settings
+            plain = Union[(plain, str, dict[str, Any])]  # noqa: UP007 - the type is a value
         default = _listed(_default(target, name, parameter.default))
         if plain is float and isinstance(default, int):
             default = float(default)  # a whole number as the default of a float reads back as one
