@@ -32,10 +32,10 @@ from hypersphere.commands._files import (
     split_spec,
     variants_of,
 )
-from hypersphere.commands._options import format_options
 from hypersphere.commands._yaml import ConfigError
 from hypersphere.registry import unknown_name
-from hypersphere.training.config import Config, require_parts, used_parts
+from hypersphere.training.config import Config
+from hypersphere.training.own_parts import require_parts, used_parts
 from hypersphere.training.parts import (
     CHANGES,
     KIND_OF_SECTION,
@@ -47,7 +47,7 @@ from hypersphere.training.parts import (
 )
 
 __all__ = ["ConfigError", "dump", "load_file", "merge", "read", "recipe_root", "split_spec"]
-__all__ += ["help_text", "require_plugins", "variants_of"]
+__all__ += ["all_options", "chosen_parts", "read_settings", "require_plugins", "variants_of"]
 
 FIXED = tuple(
     f.name for f in dataclasses.fields(Config) if dataclasses.is_dataclass(f.default_factory)
@@ -79,8 +79,8 @@ def read(
     Raises:
         ConfigError: for whatever is wrong with file or command line.
     """
-    settings, overrides = _settings(spec, arguments, defaults, variants)
-    chosen_names = _names(settings, overrides)
+    settings, overrides = read_settings(spec, arguments, defaults, variants)
+    chosen_names = chosen_parts(settings, overrides)
     parser, known = _parser(prog, json.dumps(chosen_names), registry.revision())
     flat = dict(_flatten(settings, known))
     _check_keys([*flat, *overrides], known, chosen_names)
@@ -92,7 +92,7 @@ def read(
     return _assemble(parsed, chosen_names)
 
 
-def _settings(
+def read_settings(
     spec: str | None,
     arguments: Sequence[str],
     defaults: Mapping[str, Any] | None,
@@ -120,70 +120,6 @@ def _settings(
         if f"{section}.name" in overrides:
             settings = merge(settings, {section: {"name": overrides[f"{section}.name"]}})
     return settings, overrides
-
-
-def help_text(
-    spec: str | None, arguments: Sequence[str], defaults: Any = None, topic: str = ""
-) -> str:
-    """Every option with text, type, range, choices and default.
-
-    Args:
-        spec: a config file; the parts that it names are shown.
-        arguments: options of the command line, which may name others.
-        defaults: sections to start from, if there is no file.
-        topic: a part such as "head.arcface", a section such as "optimizer" or an option such as
-            "train.steps", to see that alone.
-
-    Returns:
-        The text.
-    """
-    settings, overrides = _settings(spec, arguments, defaults)
-    chosen = _names(settings, overrides)
-    section, _, name = topic.partition(".")
-    try:
-        if (
-            topic
-            and section in KIND_OF_SECTION
-            and name in registry.names(KIND_OF_SECTION[section])
-        ):
-            named = {section: name if section in DEFAULT_NAMES else [name]}
-            chosen = {**chosen, **named}
-            topic = section if section in DEFAULT_NAMES else topic
-        elif section in CHANGES:
-            chosen[section] = True
-        groups = _grouped(_help_options(chosen, settings, overrides), topic)
-    except ValueError as error:
-        raise ConfigError(str(error)) from None
-    if not groups:
-        known = [*FIXED, *CHANGES, *DEFAULT_NAMES, *NAMED]
-        raise ConfigError(str(unknown_name("section or option", topic, known)))
-    return "\n\n".join(
-        f"{title}:\n{format_options(listed)}" for title, listed in groups.items() if listed
-    )
-
-
-def _grouped(pairs: Iterable[tuple[str, Option]], topic: str) -> dict[str, list[Option]]:
-    """Options under the heading of their section, each under its whole key."""
-    groups: dict[str, list[Option]] = {}
-    for key, option in pairs:
-        if not topic or key == topic or key.startswith(f"{topic}."):
-            title = key.rpartition(".")[0] or "run"
-            groups.setdefault(title, []).append(dataclasses.replace(option, name=key))
-    return groups
-
-
-def _help_options(
-    chosen: Mapping[str, Any], settings: Mapping[str, Any], overrides: Mapping[str, Any]
-) -> Iterator[tuple[str, Option]]:
-    """`_options`, and what may stand in the sections that their readers check."""
-    pairs = list(_options(chosen))
-    data = overrides.get("data.name", (settings.get("data") or {}).get("name", "digits"))
-    inner = {"data.options": ("data", data), "head.annealing": ("annealing", "")}
-    for key, option in pairs:
-        yield key, option
-        if key in inner:
-            for item in options(*inner[key]).values():
-                yield f"{key}.{item.name}", item
 
 
 def require_plugins(folder: Path) -> None:
@@ -250,7 +186,7 @@ def _overrides(arguments: Sequence[str]) -> dict[str, Any]:
     return found
 
 
-def _names(settings: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+def chosen_parts(settings: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Which model, head, regularizers and hooks: they decide which options exist."""
     chosen: dict[str, Any] = {}
     for section in (*FIXED, *CHANGES):
@@ -292,7 +228,7 @@ def _parser(prog: str, names: str, revision: int) -> tuple[Any, dict[str, Any]]:
     chosen = json.loads(names)
     known: dict[str, Any] = {}
     try:
-        for key, option in _options(chosen):
+        for key, option in all_options(chosen):
             known[key] = option.type
             extra = (
                 {"required": True} if option.default is REQUIRED else {"default": option.default}
@@ -306,7 +242,7 @@ def _parser(prog: str, names: str, revision: int) -> tuple[Any, dict[str, Any]]:
     return parser, known
 
 
-def _options(chosen: Mapping[str, Any]) -> Iterator[tuple[str, Option]]:
+def all_options(chosen: Mapping[str, Any]) -> Iterator[tuple[str, Option]]:
     """Every option of a config that names these parts, with its key."""
     for option in section_options().values():
         yield option.name, option

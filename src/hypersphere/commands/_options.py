@@ -14,6 +14,7 @@ from hypersphere.training.parts import REQUIRED, Option
 __all__ = ["describe", "format_options", "type_text"]
 
 WIDTH = 96
+SYMBOLS = ("alpha", "beta", "gamma", "eps", "kappa", "lambda", "phi", "psi", "rho", "theta")
 
 
 def format_options(options: Iterable[Option], prefix: str = "--") -> str:
@@ -45,7 +46,8 @@ def describe(option: Option) -> str:
         The text of its docstring, with a sentence for each that it does not have yet.
     """
     text = option.help.strip()
-    if text.partition(" ")[0].isalpha() and len(text.partition(" ")[0]) > 1:  # not a symbol
+    first = text.partition(" ")[0]
+    if first.isalpha() and len(first) > 1 and first not in SYMBOLS:
         text = text[:1].upper() + text[1:]
     parts = [text if text.endswith((".", "?", "!")) or not text else f"{text}."]
     if option.choices:

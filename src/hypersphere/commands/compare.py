@@ -15,7 +15,7 @@ from typing import Any
 
 from hypersphere.commands import _config
 from hypersphere.commands.plugins import take_plugins
-from hypersphere.training.config import without_places
+from hypersphere.training.own_parts import without_places
 
 USAGE = """usage: hypersphere compare CONFIG.yaml[:VARIANT,...] ... [--seeds 0 1 2]
                            [--folder FOLDER] [--section.key value ...]

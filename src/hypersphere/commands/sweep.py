@@ -13,7 +13,7 @@ from typing import Any
 from hypersphere._optional import require
 from hypersphere.commands import _config, _study
 from hypersphere.commands.plugins import take_plugins
-from hypersphere.training.config import without_places
+from hypersphere.training.own_parts import without_places
 
 USAGE = """usage: hypersphere sweep CONFIG.yaml[:VARIANT,...] --search KEY=SPACE ...
                          [--trials 20] [--folds 3]

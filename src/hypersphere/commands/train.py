@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hypersphere.commands import _config
+from hypersphere.commands._help import help_text
 from hypersphere.commands.plugins import take_plugins
 
 USAGE = """usage: hypersphere train [CONFIG.yaml[:VARIANT,...]] [--section.key value ...]
@@ -78,11 +79,11 @@ def _run(arguments: list[str]) -> int:
         spec = spec or str(Path(resume) / "config.yaml")
     defaults = DEFAULT if spec is None else None
     if isinstance(topic, str):
-        print(_config.help_text(spec, arguments, defaults, topic))
+        print(help_text(spec, arguments, defaults, topic))
         return 0
     if topic:
         print(USAGE)
-        print(_config.help_text(spec, arguments, defaults))
+        print(help_text(spec, arguments, defaults))
         return 0
     variants = variant.split(",") if isinstance(variant, str) else []
     config = _config.read(spec, arguments, defaults=defaults, variants=variants)

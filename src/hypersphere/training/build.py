@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from hypersphere.training import schedules
-from hypersphere.training.config import Config, DataConfig, ScheduleConfig, object_of
+from hypersphere.training.config import Config, DataConfig, ScheduleConfig
 from hypersphere.training.hooks import Anneal, Regularize
 from hypersphere.training.optimizers import make_optimizer
+from hypersphere.training.own_parts import object_of
 from hypersphere.training.parts import CHANGES, construct, options, resolve
 from hypersphere.training.run.checkpoint import list_checkpoints, load_weights, safetensors_error
 

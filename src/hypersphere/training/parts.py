@@ -16,14 +16,16 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Union
 
-from hypersphere import data, heads, layers, models, orthogonal, registry, regularizers
+from hypersphere import data as _data  # noqa: F401 - data sets enter the register
+from hypersphere import heads, models, orthogonal, registry, regularizers
 from hypersphere.layers.angular import make_angular
 from hypersphere.layers.magnitude import make_magnitude
 from hypersphere.ranges import NonEmpty, Range, check, range_of, without_range
 from hypersphere.registry import unknown_name
-from hypersphere.training.config import NAMED_BY_OPTION, Config
+from hypersphere.training.config import Config
 from hypersphere.training.docstrings import argument_texts
 from hypersphere.training.initialize import initialize
+from hypersphere.training.own_parts import NAMED_BY_OPTION
 
 __all__ = ["CHANGES", "REQUIRED", "Option", "check_options", "construct", "names", "options"]
 __all__ += ["resolve", "section_options", "unknown_name"]
@@ -377,6 +379,7 @@ def _listed(value: Any) -> Any:
 
 
 def _register_parts() -> None:
+    from hypersphere import data, layers
     from hypersphere.training import adversarial, hooks, metric_losses, monitors
     from hypersphere.training.tasks import gan_penalties
 

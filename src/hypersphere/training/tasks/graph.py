@@ -79,6 +79,8 @@ def prepare_graph(config: Config, fabric: Any) -> Any:
     if config.train.accumulate > 1:
         raise ValueError("task graph has one batch, the graph: use train.accumulate: 1")
     graph = data.load(config.data.name, config.data.root, **config.data.options)
+    if not isinstance(graph, data.GraphDataset):
+        raise ValueError(f"task graph trains on a graph, which {config.data.name!r} is not")
     inputs = (graph.features, models.normalized_adjacency(graph.edges, graph.num_nodes))
     inputs = (inputs[0].to(fabric.device), inputs[1].to(fabric.device))
     config.model["in_channels"] = config.model.get("in_channels") or graph.features.shape[1]
