@@ -13,6 +13,7 @@ import hypersphere.training.tasks  # noqa: F401
 from hypersphere.training.config import (
     Config,
     DataConfig,
+    DissertationConfig,
     FabricConfig,
     OptimizerConfig,
     RunConfig,
@@ -44,6 +45,7 @@ __all__ = [
     "ClassifierLoss",
     "Config",
     "DataConfig",
+    "DissertationConfig",
     "FabricConfig",
     "Monitor",
     "NotFinite",

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
+from hypersphere.models import Classifier
 from hypersphere.training.build import make_net
 from hypersphere.training.config import Config
-from hypersphere.training.run.checkpoint import list_checkpoints, load_weights
+from hypersphere.training.run.checkpoint import list_checkpoints, load_weights, safetensors_error
 
 __all__ = ["find_weights", "initialize_from", "load_net"]
 
@@ -43,13 +45,17 @@ def find_weights(folder: Path | str, weights: str = "last") -> tuple[Path, int |
     return saved[-1], int(saved[-1].name[5:])
 
 
-def load_net(folder: Path | str, weights: Path | str = "last") -> nn.Module:
+def load_net(
+    folder: Path | str, weights: Path | str = "last", net: nn.Module | None = None
+) -> nn.Module:
     """The trained `Classifier` of a run, ready to evaluate.
 
     Args:
         folder: the run folder.
         weights: "last" (those that training ended with, and reported on), "best" (those of the
             best test), or a checkpoint folder or .safetensors file.
+        net: for a run that was made with a module instead of a name: that module again, or a whole
+            `Classifier`. It is copied.
 
     Returns:
         The network, in evaluation mode, on the CPU.
@@ -62,7 +68,11 @@ def load_net(folder: Path | str, weights: Path | str = "last") -> nn.Module:
         raise ValueError(f"{folder} is not a run of a classifier (its task is {details['task']!r})")
     config = Config.from_dict(details["config"])
     shape, classes = tuple(details["data"]["shape"]), details["data"]["classes"]
-    net = make_net(config, shape, len(classes))
+    if isinstance(net, Classifier):
+        net = copy.deepcopy(net)
+    else:
+        config.model = config.model if net is None else {"object": net}
+        net = make_net(config, shape, len(classes))
     if weights in ("last", "best"):
         weights, _ = find_weights(folder, str(weights))
     missing = initialize_from(net, weights)
@@ -87,7 +97,11 @@ def initialize_from(model: nn.Module, path: str | Path) -> list[str]:
         ValueError: if no weight matrix fits.
         RunError: if the checksum of the file differs from the recorded one.
     """
-    weights = load_weights(_weights_file(Path(path)))
+    file = _weights_file(Path(path))
+    try:
+        weights = load_weights(file)
+    except (safetensors_error(), OSError) as error:
+        raise ValueError(f"{file} is damaged, or no .safetensors file: {error}") from None
     taken = _into_parametrized(model, weights)
     own = model.state_dict()
     fitting = {

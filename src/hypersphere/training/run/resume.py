@@ -30,6 +30,7 @@ MAY_CHANGE = (
     "data.root",
     "fabric",
     "run",
+    "parts",
 )
 FROM_DATA = ("model.in_channels", "model.image_size")
 

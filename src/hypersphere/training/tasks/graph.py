@@ -61,6 +61,8 @@ class NodeClassification:
         if config.train.accumulate > 1:
             raise ValueError("task graph has one batch, the graph: use train.accumulate: 1")
         graph = data.load(config.data.name, config.data.root, **config.data.options)
+        if not isinstance(graph, data.GraphDataset):
+            raise ValueError(f"task graph trains on a graph, which {config.data.name!r} is not")
         adjacency = models.normalized_adjacency(graph.edges, graph.num_nodes)
         inputs = (graph.features.to(fabric.device), adjacency.to(fabric.device))
         width = graph.features.shape[1]
