@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import fields
 from typing import Any
 
 from hypersphere.registry import KINDS, entries, origin
+from hypersphere.training.sections import Section
 
 __all__ = ["NAMED_BY_OPTION", "OBJECT", "as_section", "object_of", "plain", "require_parts"]
 __all__ += ["used_parts", "without_places"]
@@ -79,7 +80,7 @@ def used_parts(config: Any) -> dict[str, dict[str, Any]]:
     sections += [("data", {"name": config.data.name})]
     for kind, section in sections:
         for option, value in section.items():
-            if not _isplain(value):
+            if not _is_plain(value):
                 named = NAMED_BY_OPTION.get(option, kind)
                 found[f"{named} {OBJECT}.{_class_name(value)}"] = dict(origin(value))
     for kind, name in _names(config):
@@ -137,12 +138,20 @@ def require_parts(records: Any) -> None:
             )
 
 
-def _isplain(value: Any) -> bool:
+def _is_plain(value: Any) -> bool:
     return value is None or isinstance(value, (str, int, float, bool, list, tuple, Mapping))
 
 
 def as_section(part: Any) -> Any:
-    return part if _isplain(part) else {OBJECT: part}
+    """A section that holds an object.
+
+    Args:
+        part: a section, or the object that stands in its place.
+
+    Returns:
+        The section as it is, or {"object": part}.
+    """
+    return part if _is_plain(part) else {OBJECT: part}
 
 
 def _class_name(value: Any) -> str:
@@ -151,14 +160,22 @@ def _class_name(value: Any) -> str:
 
 
 def plain(value: Any) -> Any:
-    """A copy in plain values."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return {item.name: plain(getattr(value, item.name)) for item in fields(value)}
+    """A copy in plain values.
+
+    Args:
+        value: a section, a dictionary, a list or a value.
+
+    Returns:
+        Nested dictionaries and lists; an object is recorded as {"object": "module.Class"}.
+    """
+    if isinstance(value, Section):
+        names = [item.name for item in fields(value)]  # type: ignore[arg-type]
+        return {name: plain(getattr(value, name)) for name in names}
     if isinstance(value, Mapping):
         given = value.get(OBJECT)
-        if not _isplain(given):
+        if not _is_plain(given):
             return {OBJECT: _class_name(given)}
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return type(value)(plain(item) for item in value)
-    return value if _isplain(value) else {OBJECT: _class_name(value)}
+    return value if _is_plain(value) else {OBJECT: _class_name(value)}
