@@ -25,53 +25,56 @@ class _Part:
 
     batch: tuple[Tensor, ...]
     generators: list[Tensor]
-    terms: Mapping[str, Tensor] = field(default_factory=dict)
-    own_loss: Tensor | None = None
-    finite: Tensor | None = None  # on the CPU, once `arrived`
+    values: Mapping[str, Tensor] = field(default_factory=dict)
+    loss: Tensor | None = None
+    finite: Tensor | None = None  # on the CPU, once it has `arrived`
     arrived: Any = None
 
 
 class LossCheck:
-    """Whether the losses of one update are finite.
+    """Whether the losses of an update are finite.
 
-    On the CPU the answer is there at once. On another device it is copied to the host behind the
-    forward pass, and read when the backward pass has been queued: the device has work to do, and
+    On the CPU the answer is there at once. On a GPU it is copied to the host behind the forward
+    pass, and read when the backward pass has been queued: the device has work to do meanwhile, and
     the weights have not moved, so that what went bad can still be found.
     """
 
-    def __init__(self, run: Run, player: Player) -> None:
-        self.run, self.player = run, player
-        self.parts: list[_Part] = []
+    def __init__(self, fabric: Any) -> None:
+        self.device = fabric.device
+        self.together = is_fsdp(fabric)
+        self.on_its_way: list[_Part] = []
 
-    def begin(self, batch: tuple[Tensor, ...]) -> None:
+    def begin(self, run: Run, player: Player) -> None:
+        """Before an update of `player`."""
+        self.run, self.player = run, player
+
+    def watch(self, batch: tuple[Tensor, ...]) -> None:
         """Before a forward pass on `batch`."""
-        self.parts.append(_Part(batch, _generators(self.run.fabric.device)))
+        self.part = _Part(batch, _generators(self.device))
 
     @torch.no_grad()
-    def note(self, loss: Tensor, terms: Mapping[str, Tensor]) -> None:
-        """After the forward pass: its loss, with the terms that are part of it."""
-        part = self.parts[-1]
-        part.terms, part.own_loss = {k: v.detach() for k, v in terms.items()}, loss.detach()
-        finite = torch.isfinite(part.own_loss).int()
-        if is_fsdp(self.run.fabric):  # the processes act together, so they stop together
+    def note(self, loss: Tensor, values: Mapping[str, Tensor]) -> None:
+        """After the forward pass: its loss, and the values that it is the sum of."""
+        part, part.loss, part.values = self.part, loss.detach(), values
+        finite = torch.isfinite(part.loss)
+        if self.together:  # the processes act together, so they stop together
+            finite = finite.int()
             dist.all_reduce(finite, op=dist.ReduceOp.MIN)
-        part.finite = finite.to("cpu", non_blocking=True)
-        if finite.device.type == "cpu":
-            self.look()
-        elif finite.device.type == "cuda":
+        if self.device.type == "cuda":
+            part.finite = finite.to("cpu", non_blocking=True)
             part.arrived = torch.cuda.Event()
             part.arrived.record()
-        else:
-            part.finite = finite.cpu()
+            self.on_its_way.append(part)
+        elif not finite.cpu().numpy():
+            raise NotFinite(self._diagnosis(part))
 
     def look(self) -> None:
         """Raise `NotFinite` for the first part whose loss is not finite."""
-        for part in self.parts:
-            if part.arrived is not None:
-                part.arrived.synchronize()
-                part.arrived = None
+        for part in self.on_its_way:
+            part.arrived.synchronize()
             if part.finite is not None and not part.finite.numpy():
                 raise NotFinite(self._diagnosis(part))
+        self.on_its_way = []
 
     def gradient(self, norm: Tensor | None) -> None:
         """Look at the gradient's norm where that takes no wait; elsewhere the next loss tells."""
@@ -87,7 +90,7 @@ class LossCheck:
         """
         run = self.run
         plain = getattr(self.player.module, "module", self.player.module)
-        own_loss_is_finite = is_finite(part.own_loss)
+        own_loss_is_finite = is_finite(part.loss)
         if run.fabric.world_size > 1:
             run.task.model.eval()  # statistics over all processes would wait for the others
         good_batch = not any_process(run.fabric, not is_finite(part.batch))
@@ -96,7 +99,8 @@ class LossCheck:
             _set_generators(run.fabric.device, part.generators)
             plain(*part.batch)
 
-        found = explain(run.step, run.task.model, good_batch, again, part.terms.items())
+        terms = [(name, value) for name, value in part.values.items() if name != "loss"]
+        found = explain(run.step, run.task.model, good_batch, again, terms)
         if not is_fsdp(run.fabric):
             return found
         notes = share_states(run.fabric, None if own_loss_is_finite else found)

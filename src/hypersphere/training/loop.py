@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -33,10 +34,14 @@ from hypersphere.training.progress import Progress
 from hypersphere.training.run.checkpoint import save_weights
 from hypersphere.training.run.folder import RunFolder
 from hypersphere.training.run.state import model_state, restore, save
-from hypersphere.training.runtime import Player, Run, Settings, Task
+from hypersphere.training.runtime import EVENTS, Player, Run, Settings, Task
 from hypersphere.training.sharding import average_gradients, clip_gradients
 
 __all__ = ["Player", "Run", "Settings", "Task", "fit"]
+
+_NOBODY: dict[str, list[Any]] = {event: [] for event in EVENTS}
+# In double precision, sums over many updates lose nothing; not every device has it.
+_WIDE: dict[str, torch.dtype] = defaultdict(lambda: torch.float64, mps=torch.float32)
 
 
 def fit(
@@ -75,32 +80,35 @@ def fit(
     batches = task.batches()
     task.model.train()
 
+    check = LossCheck(fabric)
+
     with Interrupt() as interrupt:
         try:
             while run.step < settings.steps:
                 batch = next(batches)
-                logs = (run.step + 1) % settings.log_every == 0 or run.step + 1 == settings.steps
+                last = run.step + 1 == settings.steps
+                logs = (run.step + 1) % settings.log_every == 0 or last
                 for player in task.players:  # a GAN has two; hooks act on the first
                     if run.step % player.every == 0:
-                        update(run, player, batch, player is task.players[0], logs)
+                        update(run, player, batch, check, player is run.player, logs)
                 run.step += 1
 
-                tests = run.step % test_every == 0 or run.step == settings.steps
+                shown = log(run, timer.elapsed()) if logs else {}
+                progress.update(run.step, len(batch[0]) * fabric.world_size, shown)
                 stop, due = agreement(run.step, interrupt.signal, timer.save_is_due())
                 every = settings.checkpoint_every
-                saves = run.step % every == 0 if every is not None else due
-                saves = saves or bool(stop) or run.step == settings.steps
-                shown = log(run, timer.elapsed()) if logs else {}
-                if tests or saves:  # spoiled weights are neither measured nor saved
-                    check_weights(run)
+                tests = run.step % test_every == 0 or last
+                saves = (run.step % every == 0 if every else due) or bool(stop) or last
+                if not (tests or saves):
+                    continue
+                check_weights(run)  # spoiled weights are neither measured nor saved
                 if tests:
                     test(run, timer.elapsed(), progress)
-                progress.update(run.step, len(batch[0]) * fabric.world_size, shown)
                 if saves:
                     run.elapsed = timer.elapsed()
                     with timer.saving():
                         save(run)
-                if stop and run.step < settings.steps:
+                if stop and not last:
                     run.interrupted = stop
                     progress.say(f"interrupted: saved at step {run.step}; continue with --resume")
                     break
@@ -113,50 +121,48 @@ def fit(
 
 
 def update(
-    run: Run, player: Player, batch: tuple[Tensor, ...], hooked: bool, measured: bool = False
+    run: Run,
+    player: Player,
+    batch: tuple[Tensor, ...],
+    check: LossCheck,
+    hooked: bool,
+    measured: bool,
 ) -> None:
     """One update of one player: gradients of the loss over the whole batch, then a step."""
-    change_batch = run.methods("change_batch") if hooked else []
-    extra_terms = run.methods("terms") if hooked else []
-    parts = _split(batch, run.settings.accumulate)
-    check = LossCheck(run, player)
-    totals: dict[str, Tensor] = {}
+    listeners, sums = (run.listeners, run.sums) if hooked else (_NOBODY, {})
+    parts = list(zip(*(value.chunk(run.settings.accumulate) for value in batch), strict=True))
     player.rate.set(run.step)
     player.optimizer.zero_grad()
-    for number, part in enumerate(parts):
-        final = number == len(parts) - 1
-        for change in change_batch:
+    check.begin(run, player)
+    for number, part in enumerate(parts, 1):
+        final = number == len(parts)
+        for change in listeners["change_batch"]:
             part = change(run, part)
         # Gradients are exchanged between processes once per update, with the last part.
         with run.fabric.no_backward_sync(player.module, enabled=not final):
-            check.begin(part)
+            check.watch(part)
             loss, outputs = player.module(*part)
-            share = len(part[0]) / len(batch[0])
-            own = loss * share if len(parts) > 1 else loss
-            terms: dict[str, Tensor] = {}
-            for extra in extra_terms:
-                terms.update(extra(run, part, outputs, final))
-            whole = sum(terms.values(), own)
-            check.note(whole, terms)
+            values = {"loss": loss * (len(part[0]) / len(batch[0]))}
+            for extra in listeners["terms"]:
+                values.update(extra(run, part, outputs, final))
+            whole = sum(values.values())
+            check.note(whole, values)
             run.fabric.backward(whole)
-        for name, value in (("loss", own), *terms.items()):
-            value = value.detach()
-            totals[name] = totals[name] + value if name in totals else value
+        for name, value in values.items():
+            sums[name] = sums.get(name, 0.0) + value.detach().to(_WIDE[value.device.type])
     check.look()  # before the weights move: a loss that is not finite has spoiled nothing
     average_gradients(player.module)
-    if hooked:
-        run.call("before_update")
+    for method in listeners["before_update"]:
+        method(run)
     if run.settings.clip is not None:
         check.gradient(clip_gradients(run.fabric, run.task.model, player, run.settings.clip))
     player.optimizer.step()
-    if hooked:
-        run.call("after_update")
-        for name, value in totals.items():
-            run.sums[name] = run.sums.get(name, 0.0) + _wide(value)
-        run.count += 1
-        if measured:
-            with torch.no_grad():
-                run.measured = run.task.measure(part, outputs)
+    for method in listeners["after_update"]:
+        method(run)
+    run.count += hooked
+    if hooked and measured:
+        with torch.no_grad():
+            run.measured = run.task.measure(part, outputs)
 
 
 def log(run: Run, elapsed: float) -> dict[str, Any]:
@@ -223,14 +229,3 @@ class _Timer:
     def __exit__(self, *_: object) -> None:
         now = time.perf_counter()
         self.cost, self.last_save = now - self.last_save, now
-
-
-def _split(batch: tuple[Tensor, ...], parts: int) -> list[tuple[Tensor, ...]]:
-    if parts == 1:
-        return [batch]
-    return list(zip(*(value.chunk(parts) for value in batch), strict=True))
-
-
-def _wide(value: Tensor) -> Tensor:
-    """In double precision, so that sums over many updates lose nothing; not every device has it."""
-    return value if value.device.type == "mps" else value.double()

@@ -12,7 +12,10 @@ from torch.optim import Optimizer
 from hypersphere.training.run.folder import RunFolder
 from hypersphere.training.schedules import LearningRate
 
-__all__ = ["Objective", "Player", "Run", "Settings", "Task"]
+__all__ = ["EVENTS", "Objective", "Player", "Run", "Settings", "Task"]
+
+# What a hook may have a method for; see `loop.py`.
+EVENTS = ("start", "change_batch", "terms", "before_update", "after_update", "log", "finish")
 
 
 @dataclass
@@ -136,7 +139,11 @@ class Run:
     count: int = 0
 
     def __post_init__(self) -> None:
-        self._methods: dict[str, list[Any]] = {}  # looked up once, not in every update
+        # Looked up once, not in every update.
+        self.listeners: dict[str, list[Any]] = {event: [] for event in EVENTS}
+        for hook in self.hooks:
+            for event, methods in self.listeners.items():
+                methods += [getattr(hook, event)] if hasattr(hook, event) else []
 
     @property
     def model(self) -> nn.Module:
@@ -148,29 +155,14 @@ class Run:
         """The player that hooks act on."""
         return self.task.players[0]
 
-    def methods(self, event: str) -> list[Any]:
-        """The method `event` of every hook that has it.
-
-        Args:
-            event: "start", "change_batch", "terms", "before_update", "after_update", "log" or
-                "finish".
-
-        Returns:
-            Bound methods, in the order of the hooks.
-        """
-        if event not in self._methods:
-            found = [getattr(hook, event, None) for hook in self.hooks]
-            self._methods[event] = [method for method in found if method is not None]
-        return self._methods[event]
-
     def call(self, event: str, *arguments: Any) -> list[Any]:
         """Call `event` of every hook that has it.
 
         Args:
-            event: name of the method.
+            event: one of `EVENTS`.
             arguments: passed on after the run itself.
 
         Returns:
             What the hooks returned, in their order.
         """
-        return [method(self, *arguments) for method in self.methods(event)]
+        return [method(self, *arguments) for method in self.listeners[event]]

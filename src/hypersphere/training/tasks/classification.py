@@ -13,15 +13,19 @@ from hypersphere.training.build import Loaders, make_loaders, make_net
 from hypersphere.training.config import Config
 from hypersphere.training.runtime import Objective, Player
 
-__all__ = ["Classification", "ClassifierLoss", "extract_features", "head_loss"]
+__all__ = ["Classification", "ClassifierLoss", "extract_features", "head_loss", "smoothing_option"]
 
 
-def head_loss(head: nn.Module, features: Tensor, labels: Tensor, smoothing: float) -> Tensor:
+def head_loss(head: nn.Module, features: Tensor, labels: Tensor, **options: float) -> Tensor:
     """The head's own loss, or the cross entropy of its scores; features (B, d), labels (B,)."""
-    options = {"label_smoothing": smoothing} if smoothing else {}
     if hasattr(head, "loss"):
         return head.loss(features, labels, **options)  # type: ignore[operator, no-any-return]
     return nn.functional.cross_entropy(head(features), labels, **options)  # type: ignore[arg-type]
+
+
+def smoothing_option(value: float) -> dict[str, float]:
+    """As an argument of `head_loss`; none at 0, since not every head takes it."""
+    return {"label_smoothing": value} if value else {}
 
 
 class ClassifierLoss(nn.Module):
@@ -41,14 +45,15 @@ class ClassifierLoss(nn.Module):
 
     def __init__(self, net: nn.Module, label_smoothing: float = 0.0) -> None:
         super().__init__()
-        self.net, self.label_smoothing = net, label_smoothing
+        self.net = net
+        self.options = smoothing_option(label_smoothing)
 
     def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         net: Any = self.net
         penalized = getattr(net.backbone, "features_and_penalty", None)  # PointNet's T-Nets
         features, penalty = (net.features(x), 0.0) if penalized is None else penalized(x)
         seen = features.detach() if getattr(net.head, "detached", False) else features
-        return head_loss(net.head, seen, y, self.label_smoothing) + penalty, features
+        return head_loss(net.head, seen, y, **self.options) + penalty, features
 
 
 @register("task", "classification", source="Ch. 2-7")

@@ -13,7 +13,7 @@ from hypersphere.registry import register
 from hypersphere.training.build import make_net
 from hypersphere.training.config import Config
 from hypersphere.training.runtime import Objective, Player
-from hypersphere.training.tasks.classification import head_loss
+from hypersphere.training.tasks.classification import head_loss, smoothing_option
 
 __all__ = ["GraphLoss", "NodeClassification"]
 
@@ -26,13 +26,13 @@ class GraphLoss(nn.Module):
     ) -> None:
         super().__init__()
         self.net, self.inputs, self.train_nodes = net, inputs, train
-        self.label_smoothing = smoothing
+        self.options = smoothing_option(smoothing)
 
     def forward(self, labels: Tensor) -> tuple[Tensor, Tensor]:
         net: Any = self.net
         features = net.features(self.inputs)
         rows, wanted = features[self.train_nodes], labels[self.train_nodes]
-        return head_loss(net.head, rows, wanted, self.label_smoothing), features
+        return head_loss(net.head, rows, wanted, **self.options), features
 
 
 @register("task", "graph", source="Sec. 7.5.4, E.10")
