@@ -502,6 +502,8 @@ def _inherited_doc(cls: type, key: str) -> str | None:
 def _constructor_parameters(cls: type) -> list[str]:
     if dataclasses.is_dataclass(cls):
         return [f.name for f in dataclasses.fields(cls) if not f.name.startswith("_")]
+    if getattr(cls, "_is_protocol", False):
+        return []  # never constructed
     owner = next((b for b in cls.__mro__ if "__init__" in vars(b)), object)
     if issubclass(cls, tuple) and hasattr(cls, "_fields"):
         return list(cls._fields)

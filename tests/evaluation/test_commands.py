@@ -20,7 +20,7 @@ def run(capsys, *words):
 
 
 @pytest.fixture
-def labelled(tmp_path):
+def labeled(tmp_path):
     labels = torch.arange(12).repeat_interleave(22)
     features = 3 * torch.randn(12, 8)[labels] + torch.randn(264, 8)
     path = tmp_path / "features.safetensors"
@@ -42,10 +42,10 @@ def labelled(tmp_path):
         (["generative", "--splits", "3"], "inception-style score"),
     ],
 )
-def test_every_kind_from_saved_features(capsys, labelled, tmp_path, words, shown):
+def test_every_kind_from_saved_features(capsys, labeled, tmp_path, words, shown):
     kind, *rest = words
     target = tmp_path / "out" / "result.json"
-    code, out, err = run(capsys, "evaluate", kind, "--features", labelled, *rest, "--json", target)
+    code, out, err = run(capsys, "evaluate", kind, "--features", labeled, *rest, "--json", target)
     assert code == 0 and err == "" and shown in out
     assert json.loads(target.read_text())["kind"].endswith("Result")
 
@@ -82,8 +82,8 @@ def test_verification_from_npz_with_pairs(capsys, tmp_path):
         (["fewshot", "--features", "FILE", "--queries", "99"], "0 of 12 classes have them"),
     ],
 )
-def test_mistakes_are_one_line(capsys, labelled, words, message):
-    words = [labelled if w == "FILE" else w for w in words]
+def test_mistakes_are_one_line(capsys, labeled, words, message):
+    words = [labeled if w == "FILE" else w for w in words]
     code, out, err = run(capsys, "evaluate", *words)
     assert code == 1 and out == "" and message in err and err.count("\n") == 1
 

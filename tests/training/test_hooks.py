@@ -8,7 +8,7 @@ from torch import nn
 
 from hypersphere import heads, layers, models, regularizers
 from hypersphere.training import Settings, make_optimizer, parameter_groups
-from hypersphere.training.adversarial import AdversarialTraining
+from hypersphere.training.adversarial import AdversarialExamples
 from hypersphere.training.hooks import (
     Anneal,
     ClassEnergyTerm,
@@ -120,7 +120,7 @@ def test_fgsm_moves_by_eps_raises_the_loss_and_stays_in_range(share):
     run = a_run()
     run.model.train()
     x, y = batch(16)
-    attacked, _ = AdversarialTraining(eps=8.0, share=share).change_batch(run, (x, y))
+    attacked, _ = AdversarialExamples(eps=8.0, share=share).change_batch(run, (x, y))
     moved = (attacked - x).abs()
     count = round(16 * share)
     assert float(moved[:count].max()) <= 8 / 255 + 1e-6
@@ -139,7 +139,7 @@ def test_fgsm_is_that_of_the_evaluation_and_knows_the_normalization():
     run = a_run()
     run.task = SimpleNamespace(normalize=SimpleNamespace(mean=0.5, std=0.25))
     x, y = (torch.rand(8, 1, 4, 4) - 0.5) / 0.25, batch()[1]
-    attacked, _ = AdversarialTraining(eps=8.0).change_batch(run, (x, y))
+    attacked, _ = AdversarialExamples(eps=8.0).change_batch(run, (x, y))
     assert float((attacked - x).abs().max()) <= 8 / 255 / 0.25 + 1e-5
     options = {"normalize": run.task.normalize, "loss": training_loss}
     assert torch.equal(attacked, attack(run.model, x, y, "fgsm", 8 / 255, **options))

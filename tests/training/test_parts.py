@@ -8,7 +8,7 @@ from hypersphere import cli, ranges, registry
 from hypersphere.commands import _config, _options, train
 from hypersphere.commands.listing import LISTINGS
 from hypersphere.training import config as sections
-from hypersphere.training.docstrings import read_arguments
+from hypersphere.training.argument_texts import read_arguments
 from hypersphere.training.parts import CHANGES, options, section_options
 
 PARTS = [(part.kind, part.name) for kind in registry.KINDS for part in registry.entries(kind)]

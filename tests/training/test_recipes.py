@@ -20,7 +20,7 @@ from hypersphere.training.build import (
     make_rate,
 )
 from hypersphere.training.config import DissertationConfig
-from hypersphere.training.parts import CHANGES, names
+from hypersphere.training.parts import CHANGES, names_in_section
 
 # (shape of a sample, classes): what the data would tell; the recipes are built without them.
 DATA = {
@@ -106,7 +106,7 @@ def check(settings):
 
 def build_model(config, shape):
     if config.task == "gan":
-        assert config.gan.generator["name"] in names("model")
+        assert config.gan.generator["name"] in names_in_section("model")
     if config.task == "graph":
         config.model["in_channels"] = shape[0]
     if config.rotate:  # turning long neurons takes seconds: one narrow network shows that it fits

@@ -41,7 +41,7 @@ from hypersphere.training.parts import (
     KIND_OF_SECTION,
     REQUIRED,
     Option,
-    check_options,
+    check_part_options,
     options,
     section_options,
 )
@@ -352,12 +352,12 @@ def _assemble(parsed: dict[str, Any], chosen: Mapping[str, Any]) -> Config:
             sections[section] = hints[section](**parsed[section])
         for section in DEFAULT_NAMES:
             values = {k: v for k, v in sections[section].items() if k != "name"}
-            check_options(section, chosen[section], values)
+            check_part_options(section, chosen[section], values)
         for section in CHANGES:
-            check_options(section, "", sections[section] or {})
+            check_part_options(section, "", sections[section] or {})
         for section in NAMED:
             for name, values in sections[section].items():
-                check_options(section, name, values)
+                check_part_options(section, name, values)
         return Config(**sections)
     except ValueError as error:
         raise ConfigError(str(error)) from None

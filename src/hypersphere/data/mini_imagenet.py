@@ -23,7 +23,7 @@ def load_mini_imagenet(
         root: the data folder.
         size: (height, width) of the pictures, or the side of a square.
         images: folder of the pictures; they are FILENAME or LABEL/FILENAME in it.
-        mode: "L" (grey) or "RGB".
+        mode: "L" (gray) or "RGB".
         lazy: leave the pictures in their files (`ImageFiles`).
 
     Returns:

@@ -17,6 +17,7 @@ The two nonlinear ones exist for the magnitudes with a radius: ball, tanh, segme
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Literal, ParamSpec, TypeAlias, get_args
@@ -146,7 +147,11 @@ def _only(spatial: int, conv: Callable[_P, Tensor]) -> Callable[_P, Tensor]:
         return conv(*args, **kwargs)
 
     checked.__name__ = checked.__qualname__ = f"decoupled_conv{spatial}d"
-    checked.__doc__ = f":func:`decoupled_conv` with a weight of {spatial} spatial dimensions."
+    # The arguments and results of the general form; its examples stand there alone.
+    arguments = inspect.getdoc(conv).partition("Args:")[2].partition(">>>")[0]  # type: ignore[union-attr]
+    checked.__doc__ = (
+        f":func:`decoupled_conv` with a weight of {spatial} spatial dimensions.\n\nArgs:{arguments}"
+    )
     return checked
 
 

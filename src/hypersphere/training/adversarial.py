@@ -9,11 +9,11 @@ from torch import Tensor
 
 from hypersphere.registry import register
 
-__all__ = ["AdversarialTraining"]
+__all__ = ["AdversarialExamples"]
 
 
 @register("hook", "adversarial", source="Sec. 4.6.2, C.1.2")
-class AdversarialTraining:
+class AdversarialExamples:
     """FGSM training: x + eps sign(grad_x loss) replaces a share of the batch.
 
     The attack is `evaluation.attacks.fgsm` on the loss that is trained, margin and all; the step is

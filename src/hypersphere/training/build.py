@@ -17,7 +17,14 @@ from hypersphere.training.hooks import Anneal, Regularize
 from hypersphere.training.optimizers import make_optimizer
 from hypersphere.training.own_parts import object_of
 from hypersphere.training.parts import CHANGES, construct, options, resolve
-from hypersphere.training.schedules import LearningRate, Plateau, constant, cosine, every, steps
+from hypersphere.training.schedules import (
+    LearningRate,
+    Plateau,
+    constant,
+    every,
+    half_cosine,
+    steps,
+)
 
 __all__ = ["Loaders", "make_head", "make_hooks", "make_loaders", "make_net"]
 __all__ += ["make_player_optimizer", "make_rate", "make_sized_model", "share_of"]
@@ -257,7 +264,7 @@ def make_rate(optimizer: Optimizer, config: ScheduleConfig, total: int) -> Learn
         "constant": constant,
         "steps": lambda: steps(config.at, config.factor),
         "every": lambda: every(config.period, config.factor),
-        "cosine": lambda: cosine(total, config.end),
+        "cosine": lambda: half_cosine(total, config.end),
         "plateau": lambda: Plateau(config.factor, config.patience, config.threshold),
     }
     if config.name == "steps" and not config.at:

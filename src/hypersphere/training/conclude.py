@@ -47,7 +47,7 @@ def conclude(job: Job, run: Run, record: RunFolder, say: Any) -> Any:
         images = getattr(split.test, "images", None)
         save_features(record, features, labels, list(split.classes), images)
         if getattr(split, "pairs", None) is not None:
-            result = verify(job, run)
+            result = verify_unseen(job, run)
             summary["verification"] = {k: getattr(result, k) for k in ("accuracy", "eer", "auc")}
             result.to_json(record.path / "verification.json", weights="last", step=run.step)
     summary["seconds"] = round(run.elapsed, 2)
@@ -55,7 +55,7 @@ def conclude(job: Job, run: Run, record: RunFolder, say: Any) -> Any:
     return result
 
 
-def verify(job: Job, run: Run) -> Any:
+def verify_unseen(job: Job, run: Run) -> Any:
     """Verification of the pairs that the data set brings, of classes never trained."""
     from hypersphere.evaluation import verification
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any, TypeAlias
 
 from hypersphere.ranges import Range
 from hypersphere.registry import unknown_name
-from hypersphere.training.own_parts import as_section, plain, require_parts, used_parts
+from hypersphere.training.own_parts import as_section, plain_values, require_parts, used_parts
 from hypersphere.training.sections import (
     DataConfig,
     DissertationConfig,
@@ -107,7 +107,7 @@ class Config(Section):
             The sections. An object is recorded as {"object": "module.Class"}; "parts" says where
             parts come from that are not of this package, if there are any.
         """
-        values = {item.name: plain(getattr(self, item.name)) for item in fields(self)}
+        values = {item.name: plain_values(getattr(self, item.name)) for item in fields(self)}
         own = used_parts(self) if self._recorded is None else self._recorded
         return {**values, "parts": own} if own else values
 

@@ -33,7 +33,7 @@ from hypersphere.training.interrupt import Interrupt
 from hypersphere.training.progress import Progress
 from hypersphere.training.run.checkpoint import save_weights
 from hypersphere.training.run.folder import RunFolder
-from hypersphere.training.run.state import model_state, restore, save
+from hypersphere.training.run.state import model_state, restore, save_run
 from hypersphere.training.runtime import EVENTS, Player, Run, Settings, Task
 from hypersphere.training.sharding import average_gradients, clip_gradients
 
@@ -107,7 +107,7 @@ def fit(
                 if saves:
                     run.elapsed = timer.elapsed()
                     with timer.saving():
-                        save(run)
+                        save_run(run)
                 if stop and not last:
                     run.interrupted = stop
                     progress.say(f"interrupted: saved at step {run.step}; continue with --resume")

@@ -14,7 +14,7 @@ from typing import Any
 from hypersphere.registry import KINDS, entries, origin
 from hypersphere.training.sections import Section
 
-__all__ = ["NAMED_BY_OPTION", "OBJECT", "as_section", "object_of", "plain", "require_parts"]
+__all__ = ["NAMED_BY_OPTION", "OBJECT", "as_section", "object_of", "plain_values", "require_parts"]
 __all__ += ["used_parts", "without_places"]
 
 # The key under which a section holds an object that was given in Python.
@@ -159,7 +159,7 @@ def _class_name(value: Any) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-def plain(value: Any) -> Any:
+def plain_values(value: Any) -> Any:
     """A copy in plain values.
 
     Args:
@@ -170,12 +170,12 @@ def plain(value: Any) -> Any:
     """
     if isinstance(value, Section):
         names = [item.name for item in fields(value)]  # type: ignore[arg-type]
-        return {name: plain(getattr(value, name)) for name in names}
+        return {name: plain_values(getattr(value, name)) for name in names}
     if isinstance(value, Mapping):
         given = value.get(OBJECT)
         if not _is_plain(given):
             return {OBJECT: _class_name(given)}
-        return {key: plain(item) for key, item in value.items()}
+        return {key: plain_values(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return type(value)(plain(item) for item in value)
+        return type(value)(plain_values(item) for item in value)
     return value if _is_plain(value) else {OBJECT: _class_name(value)}

@@ -22,12 +22,20 @@ from hypersphere.layers.angular import make_angular
 from hypersphere.layers.magnitude import make_magnitude
 from hypersphere.ranges import NonEmpty, Range, check, range_of, without_range
 from hypersphere.registry import unknown_name
+from hypersphere.training.argument_texts import argument_texts
 from hypersphere.training.config import Config
-from hypersphere.training.docstrings import argument_texts
 from hypersphere.training.initialize import initialize
 from hypersphere.training.own_parts import NAMED_BY_OPTION
 
-__all__ = ["CHANGES", "REQUIRED", "Option", "check_options", "construct", "names", "options"]
+__all__ = [
+    "CHANGES",
+    "REQUIRED",
+    "Option",
+    "check_part_options",
+    "construct",
+    "names_in_section",
+    "options",
+]
 __all__ += ["resolve", "section_options", "unknown_name"]
 
 REQUIRED = inspect.Parameter.empty
@@ -130,7 +138,7 @@ _SCHEDULE = (
 )
 
 
-def names(kind: str) -> list[str]:
+def names_in_section(kind: str) -> list[str]:
     """The names that may stand in a section.
 
     Args:
@@ -213,7 +221,7 @@ def _sections() -> tuple[str, ...]:
     return tuple(f.name for f in dataclasses.fields(Config) if f.name not in ("task", "seed"))
 
 
-def check_options(kind: str, name: str, values: Mapping[str, Any]) -> None:
+def check_part_options(kind: str, name: str, values: Mapping[str, Any]) -> None:
     """Refuse unknown options and numbers out of their range.
 
     Args:
@@ -248,7 +256,7 @@ def construct(kind: str, name: str, values: Mapping[str, Any], **derived: Any) -
     Raises:
         ValueError: for an unknown name or option, or a number out of its range.
     """
-    check_options(kind, name, values)
+    check_part_options(kind, name, values)
     target = _target(KIND_OF_SECTION.get(kind, kind), name)
     settings = {key: resolve(key, value) for key, value in values.items()}
     if kind in ("angular", "magnitude", "margin") and inspect.isroutine(target):

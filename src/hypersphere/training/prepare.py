@@ -50,7 +50,7 @@ class Job:
     @property
     def loaders(self) -> Loaders | None:
         """The data of a classifier; None for other tasks."""
-        return getattr(self.task, "labelled", None)
+        return getattr(self.task, "labeled", None)
 
 
 def prepare(config: Config, fabric: Any, split: Any = None) -> Job:

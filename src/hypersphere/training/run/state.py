@@ -21,10 +21,10 @@ from hypersphere.training.sharding import (
 if TYPE_CHECKING:
     from hypersphere.training.runtime import Run
 
-__all__ = ["model_state", "restore", "save"]
+__all__ = ["model_state", "restore", "save_run"]
 
 
-def save(run: Run) -> None:
+def save_run(run: Run) -> None:
     """Everything needed to go on bit for bit, in one checkpoint."""
     # On every process: what is spread over them (class weights, random states) is brought together.
     tensors, extra = model_state(run)

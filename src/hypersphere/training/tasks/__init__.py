@@ -13,7 +13,7 @@ batches(), measure(batch, outputs), test(), state_dict(), load_state_dict(state)
 
     hooked                        the network that hooks and regularizers act on, if not the model
     gives_labels                  True if its batches are (samples, labels), which some hooks need
-    labelled                      the `Loaders` of a classifier: features of its test part and
+    labeled                      the `Loaders` of a classifier: features of its test part and
                                   verification follow training
     conclude(run, record, say)    called once after training; returns entries of summary.json
 

@@ -73,7 +73,7 @@ class Classification:
     best = ("accuracy", 1)
     gives_labels = True
     normalize: Any = None  # how pixels became inputs, for attacks on them
-    labelled: Loaders | None = None
+    labeled: Loaders | None = None
     label_smoothing: float = 0.0
     sharded: bool = False
 
@@ -100,7 +100,7 @@ class Classification:
         loaders = make_loaders(config.data, config.seed, *ranks, split)
         net = make_net(config, loaders.shape, loaders.num_classes)
         task = cls(net, None, loaders.train, loaders.test, fabric)
-        task.labelled, task.normalize = loaders, loaders.normalize
+        task.labeled, task.normalize = loaders, loaders.normalize
         task.label_smoothing = config.train.label_smoothing
         settings = config.head if isinstance(config.head, dict) else {}
         task.sharded = bool(settings.get("sharded")) and fabric.world_size > 1

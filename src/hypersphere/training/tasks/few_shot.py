@@ -31,16 +31,16 @@ class FewShot(Classification):
         return task
 
     def test(self) -> dict[str, float]:
-        assert self.labelled is not None
-        part = self.labelled.split.validation or self.labelled.split.test
+        assert self.labeled is not None
+        part = self.labeled.split.validation or self.labeled.split.test
         result = self._evaluate(part, "nearest_mean", 100)
         return {"accuracy": result.accuracy, "error": 1 - result.accuracy}
 
     def conclude(self, run: Any, record: RunFolder, say: Any) -> dict[str, Any]:
-        assert self.labelled is not None
+        assert self.labeled is not None
         found = {}
         for method in self.settings.methods:
-            result = self._evaluate(self.labelled.split.test, method, self.settings.episodes)
+            result = self._evaluate(self.labeled.split.test, method, self.settings.episodes)
             say(str(result))
             found[method] = {"accuracy": result.accuracy, "half_width": result.half_width}
         return {"few_shot": found}
@@ -48,9 +48,9 @@ class FewShot(Classification):
     def _evaluate(self, part: Any, method: str, episodes: int) -> Any:
         from hypersphere.evaluation import fewshot
 
-        assert self.labelled is not None
+        assert self.labeled is not None
         s = self.settings
-        loader = self.labelled.over(part)
+        loader = self.labeled.over(part)
         features, labels = extract_features(self.model, loader, self.fabric.device)
         return fewshot(
             features,

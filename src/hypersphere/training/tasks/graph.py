@@ -1,4 +1,4 @@
-"""Full-batch training on one graph (7.5.4, E.10): all nodes are seen, the labelled ones count."""
+"""Full-batch training on one graph (7.5.4, E.10): all nodes are seen, the labeled ones count."""
 
 from __future__ import annotations
 

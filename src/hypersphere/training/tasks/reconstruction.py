@@ -57,7 +57,11 @@ class Reconstruction:
         loaders = make_loaders(config.data, config.seed, *ranks)
         net = make_sized_model(config.model, loaders.shape)
         if not hasattr(net, "encode"):
-            name = config.model["name"] if isinstance(config.model, dict) else type(net).__name__
+            name = (
+                config.model.get("name", type(net).__name__)
+                if isinstance(config.model, dict)
+                else type(net).__name__
+            )
             raise ValueError(
                 f"task reconstruction trains an autoencoder; {name!r} is none: "
                 "use model.name: autoencoder"
