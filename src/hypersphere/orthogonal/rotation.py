@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from ..functional import normalize, row_norm
+from ..functional.orthogonalize import solve_each
 from .matrices import CONSTRUCTED, FREE, apply, matrix
 from .sites import FilterMatrix
 
@@ -122,7 +123,7 @@ class Matrix(nn.Module):
         sets, stored, size, _ = self.U.shape
         R = matrix(self.U.detach().double(), self.method, self.bandwidth)
         columns = rows.double().reshape(sets, -1, stored, size).permute(0, 2, 3, 1)
-        turned = R.mT @ columns if self.method in CONSTRUCTED else torch.linalg.solve(R, columns)
+        turned = R.mT @ columns if self.method in CONSTRUCTED else solve_each(R, columns)
         return turned.permute(0, 3, 1, 2).reshape(rows.shape).to(rows.dtype)
 
     def extra_repr(self) -> str:

@@ -21,10 +21,6 @@ from .rotations import skew, stretched, upper_skew_outer
 # scaled back to this: there R has reached its limit for W -> infinity to 1e-8.
 _LARGEST = 1e8
 
-# Note [Batched LU]
-# With several threads, torch 2.13 on some processors returns pivots of 0 for a batch of matrices
-# from about 192 rows on: a batch is factorized matrix by matrix, each by all threads.
-
 
 class Cayley(Function):
     """2 (I - W)^{-1} V - V: one LU for both passes."""
@@ -73,7 +69,7 @@ def _lu(A: Tensor) -> tuple[Tensor, Tensor, bool]:
         return factors, pivots, True
     pivots = torch.empty(A.shape[:-1], dtype=torch.int32, device=A.device)
     info = torch.empty(A.shape[:-2], dtype=torch.int32, device=A.device)
-    if A.device.type == "cpu" and A.dim() > 2:  # Note [Batched LU]
+    if A.device.type == "cpu" and A.dim() > 2:  # Note [Batched LU] in batches.py
         matrices = zip(A.flatten(0, -3), pivots.flatten(0, -2), info.flatten(), strict=True)
         for out in matrices:
             torch.linalg.lu_factor_ex(out[0], out=out)
