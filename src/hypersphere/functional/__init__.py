@@ -41,6 +41,12 @@ from .magnitude import magnitude, magnitude_ratio, magnitude_slope
 from .margins import Margin, anneal, margin, margin_derivative
 from .orthogonalize import apply_orthogonal, orthogonalize, random_rotation
 from .points import minimize_energy
+from .polar_angle import power_spherical_angle_slope, vmf_angle_slope
+from .power_spherical import (
+    power_spherical_kl_uniform,
+    power_spherical_log_normalizer,
+    power_spherical_log_slope,
+)
 from .projections import (
     adversarial_step,
     bilateral_low_rank,
@@ -51,6 +57,14 @@ from .projections import (
     sketch,
 )
 from .uniformity import uniformity_test
+from .von_mises_fisher import (
+    sphere_log_area,
+    vmf_concentration,
+    vmf_kl_uniform,
+    vmf_log_normalizer,
+    vmf_mean_length,
+    vmf_mean_length_slope,
+)
 
 __all__ = [
     "Margin",
@@ -103,6 +117,10 @@ __all__ = [
     "pairwise_angle",
     "pairwise_cosine",
     "patch_norm",
+    "power_spherical_angle_slope",
+    "power_spherical_kl_uniform",
+    "power_spherical_log_normalizer",
+    "power_spherical_log_slope",
     "project",
     "random_rotation",
     "row_norm",
@@ -111,6 +129,13 @@ __all__ = [
     "set_energies",
     "sketch",
     "spectral_penalty",
+    "sphere_log_area",
     "uniform_on_sphere",
     "uniformity_test",
+    "vmf_angle_slope",
+    "vmf_concentration",
+    "vmf_kl_uniform",
+    "vmf_log_normalizer",
+    "vmf_mean_length",
+    "vmf_mean_length_slope",
 ]
