@@ -46,10 +46,10 @@ def angle_slope(theta, kappa, dim, family="vmf"):
             rest = (dim - 2) * mpmath.log(mpmath.sin(phi)) if dim > 2 else 0
             if family == "vmf":
                 return kappa * mpmath.cos(phi) + rest
-            return kappa * mpmath.log(1 + mpmath.cos(phi)) + rest
+            return kappa * mpmath.log(2 * mpmath.cos(phi / 2) ** 2) + rest
 
         def statistic(phi):
-            return mpmath.cos(phi) if family == "vmf" else mpmath.log(1 + mpmath.cos(phi))
+            return mpmath.cos(phi) if family == "vmf" else mpmath.log(2 * mpmath.cos(phi / 2) ** 2)
 
         if family == "vmf":
             mean = mean_length(kappa, dim)
@@ -72,3 +72,20 @@ def angle_slope(theta, kappa, dim, family="vmf"):
             return (statistic(phi) - mean) * mpmath.exp(log_density(phi) - at_theta)
 
         return mpmath.quad(integrand, grid)
+
+
+def power_log_normalizer(kappa, dim):
+    """log of 2^(alpha + beta) pi^beta Gamma(alpha) / Gamma(alpha + beta)."""
+    with mpmath.workdps(DIGITS):
+        beta = mpf(dim - 1) / 2
+        alpha = beta + mpf(kappa)
+        powers = (alpha + beta) * mpmath.log(2) + beta * mpmath.log(mpmath.pi)
+        return powers + mpmath.loggamma(alpha) - mpmath.loggamma(alpha + beta)
+
+
+def power_entropy(kappa, dim):
+    """log N - kappa E[log(1 + mu.x)]."""
+    with mpmath.workdps(DIGITS):
+        kappa, beta = mpf(kappa), mpf(dim - 1) / 2
+        mean = mpmath.log(2) + mpmath.digamma(kappa + beta) - mpmath.digamma(kappa + 2 * beta)
+        return power_log_normalizer(kappa, dim) - kappa * mean

@@ -17,9 +17,8 @@ class _UnitVectors(constraints.Constraint):
     def check(self, value: Tensor) -> Tensor:
         sixteen_bits = value.dtype in (torch.float16, torch.bfloat16)
         wide = value.float() if sixteen_bits else value
-        return (torch.linalg.vector_norm(wide, dim=-1) - 1).abs() <= (
-            2e-2 if sixteen_bits else 1e-4
-        )
+        length: Tensor = torch.linalg.vector_norm(wide, dim=-1)
+        return (length - 1).abs() <= (2e-2 if sixteen_bits else 1e-4)
 
     def __repr__(self) -> str:
         return "unit vectors along the last dimension (hypersphere.functional.normalize makes them)"

@@ -19,7 +19,6 @@ import math
 from collections.abc import Callable
 from functools import lru_cache
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -53,15 +52,20 @@ def vmf_angle_slope(theta: Tensor, kappa: Tensor, dim: int) -> Tensor:
     """
     angle, x, dtype = _prepare(theta, kappa, dim)
     gap = bessel_ratio(x, dim).gap
-    lower = 2 * (angle / 2).sin().square() < gap  # cos(theta) > A: the score is positive
-    log_sine = angle.sin().log()
+    score = gap - 2 * (angle / 2).sin().square()  # cos(theta) - A
+    sine, cosine = angle.sin(), angle.cos()
+    cotangent = cosine / sine
 
-    def score_times_density(phi: Tensor) -> Tensor:
-        half = phi / 2
-        exponent = -2 * x * ((phi + angle) / 2).sin() * ((phi - angle) / 2).sin()
-        if dim > 2:
-            exponent = exponent + (dim - 2) * (phi.sin().log() - log_sine)
-        return (gap - 2 * half.sin().square()) * exponent.exp()
+    def score_times_density(step: Tensor) -> Tensor:
+        s, c = (step / 2).sin(), (step / 2).cos()
+        rise = -2 * s * (sine * c + cosine * s)  # cos(theta + step) - cos(theta)
+        exponent = x * rise
+        if (
+            dim > 2
+        ):  # log(sin(theta + step) / sin(theta)); the floor is for rounding next to the poles
+            ratio = (2 * s * (cotangent * c - s)).clamp_min(-1 + 1e-16)
+            exponent += (dim - 2) * torch.log1p(ratio)
+        return (score + rise) * exponent.exp_()
 
     def curvature(phi: Tensor) -> Tensor:
         """A lower bound of -(log f)'' between theta and phi."""
@@ -76,6 +80,7 @@ def vmf_angle_slope(theta: Tensor, kappa: Tensor, dim: int) -> Tensor:
     settled = _deviations(curvature(angle + window)) <= 1.1 * window
     above = torch.where(settled, window, rest)
     below = _deviations(curvature(angle)).minimum(angle)
+    lower = score > 0
     slope = _integrate(score_times_density, angle, lower, torch.where(lower, below, above))
     return slope.to(dtype)
 
@@ -103,12 +108,13 @@ def power_spherical_angle_slope(theta: Tensor, kappa: Tensor, dim: int) -> Tenso
     log_cosine, log_sine = _log_cosine(angle / 2), (angle / 2).sin().log()
     lower = 2 * log_cosine + mean > 0
 
-    def score_times_density(phi: Tensor) -> Tensor:
-        logarithm = _log_cosine(phi / 2)
+    def score_times_density(step: Tensor) -> Tensor:
+        half = (angle + step) / 2
+        logarithm = _log_cosine(half)
         exponent = p * (logarithm - log_cosine)
         if dim > 2:
-            exponent = exponent + (dim - 2) * ((phi / 2).sin().log() - log_sine)
-        return (2 * logarithm + mean) * exponent.exp()
+            exponent += (dim - 2) * (half.sin().log() - log_sine)
+        return (2 * logarithm + mean) * exponent.exp_()
 
     # (log f)'' = -p / (4 cos^2) - (d-2) / (4 sin^2), each bounded on its side of theta
     below = p / 4 + (dim - 2) / (4 * (angle / 2).sin().square())
@@ -152,23 +158,33 @@ def _integrate(
 ) -> Tensor:
     """The integral over the window below theta, negated, or over the one above it.
 
-    Where the window above theta ends at pi, the substitution 1 - (1 - y)^grade smooths the end.
+    The integrand takes the signed distance from theta. Where the window above theta ends at pi, the
+    substitution 1 - (1 - y)^grade smooths that end.
     """
     step = torch.where(lower, -window, window)
     graded = (~lower & (window >= math.pi - theta)).to(theta)
     total = torch.zeros_like(theta)
     for y, weight in _legendre():  # node by node: memory of a few copies of theta
         if grade == 1:
-            total += weight * integrand(theta + y * step)
+            total += weight * integrand(y * step)
             continue
         node = y + graded * (1 - (1 - y) ** grade - y)
         scale = weight * (1 + graded * (grade * (1 - y) ** (grade - 1) - 1))
-        total += scale * integrand(theta + node * step)
+        total += scale * integrand(node * step)
     return total * step
 
 
 @lru_cache(maxsize=1)
 def _legendre() -> tuple[tuple[float, float], ...]:
-    """Nodes and weights on [0, 1]."""
-    nodes, weights = np.polynomial.legendre.leggauss(NODES)
-    return tuple(zip(((nodes + 1) / 2).tolist(), (weights / 2).tolist(), strict=True))
+    """Nodes and weights on [0, 1], by Newton's method on the Legendre polynomial P_n."""
+    pairs = []
+    for i in range(NODES):
+        x = math.cos(math.pi * (i + 0.75) / (NODES + 0.5))
+        for _ in range(8):
+            before, value = 1.0, x
+            for k in range(2, NODES + 1):
+                before, value = value, ((2 * k - 1) * x * value - (k - 1) * before) / k
+            slope = NODES * (x * value - before) / (x * x - 1)
+            x -= value / slope
+        pairs.append(((1 + x) / 2, 1 / ((1 - x * x) * slope * slope)))
+    return tuple(pairs)

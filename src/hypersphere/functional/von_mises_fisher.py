@@ -208,7 +208,7 @@ def _derivative(kappa: Tensor, dim: int, name: str) -> Tensor:
 
 def _over_kappa_slope(kappa: Tensor, dim: int) -> Tensor:
     """(A / kappa)', by the recursion in d where kappa is small and from A' where it is large."""
-    small = kappa.abs() < 1
+    small = kappa.square() < dim  # where both lose about as many digits
     near, far = torch.where(small, kappa, 1.0), torch.where(small, 1.0, kappa)
     here, above = (_known(near, d, "over_kappa") for d in (dim, dim + 2))
     slope, mean = (_known(far, dim, which) for which in ("slope", "mean_length"))

@@ -20,9 +20,9 @@ from torch import Tensor
 
 # Powers 1/s^0 ... 1/s^(TERMS - 1). The terms fall until k is about |2 nu eta + i pi nu| >= pi nu,
 # where nu eta = s - nu asinh(nu / x). With nu >= MIN_ORDER, or x >= 2 MIN_ORDER, the first one left
-# out is below the rounding error of float64.
-TERMS = 13
-MIN_ORDER = 25
+# out is below rounding error in float64, and no coefficient is large beside its power of s.
+TERMS = 16
+MIN_ORDER = 18
 
 Polynomial = list[Fraction]
 
