@@ -329,6 +329,7 @@ def test_shapes_broadcast_and_expand(family):
 def test_uniform_shapes():
     uniform = UniformOnSphere(4).expand((2, 3))
     assert uniform.batch_shape == (2, 3) and uniform.dim == 4
+    assert repr(uniform) == "UniformOnSphere(dim: 4, batch_shape: torch.Size([2, 3]))"
     x = uniform.rsample((5,))
     assert x.shape == (5, 2, 3, 4) and uniform.log_prob(x).shape == (5, 2, 3)
     assert uniform.entropy().shape == (2, 3) and uniform.covariance_matrix.shape == (2, 3, 4, 4)

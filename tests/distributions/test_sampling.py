@@ -222,6 +222,20 @@ def test_half_precision_parameters(family, dtype):
     assert distribution.log_prob(x).isfinite().all()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("family", FAMILIES)
+def test_traces_into_one_graph(family):
+    def loss(mu, kappa):
+        distribution = family(HF.normalize(mu), kappa, validate_args=False)
+        x = distribution.rsample((3,))
+        return (x.sum(-1) + distribution.log_prob(x)).sum() + distribution.entropy().sum()
+
+    mu = torch.randn(4, 5, requires_grad=True)
+    kappa = torch.rand(4, requires_grad=True)
+    torch.compile(loss, backend="eager", fullgraph=True)(mu, kappa).backward()
+    assert mu.grad.isfinite().all() and kappa.grad.isfinite().all()
+
+
 def test_same_seed_same_samples():
     mu = direction(5)
     draws = []

@@ -122,6 +122,19 @@ def test_second_derivative_at_the_extremes(dim):
         assert abs(got / float(want) - 1) < 1e-8
 
 
+def test_coefficients_of_the_expansion():
+    """At nu = 0, I_1 / I_0 = 1 - 1/(2x) - 1/(8x^2) - 1/(8x^3) - 25/(128x^4) - 13/(32x^5) - ..."""
+    from hypersphere.functional._kernels.bessel.debye import TERMS, ratio_polynomials
+
+    gamma = ratio_polynomials(TERMS)
+    assert [p[0] for p in gamma[:5]] == [-1 / 2, -1 / 8, -1 / 8, -25 / 128, -13 / 32]
+    assert [len(p) for p in gamma] == list(range(1, TERMS + 1))
+    # next to kappa = 0, A / kappa = 1/(2 nu + 2) = 1/(2 nu) + gamma / nu^2
+    order = 40.0
+    total = sum(sum(p) / order**k for k, p in enumerate(gamma))
+    assert 1 / (2 * order) + total / order**2 == pytest.approx(1 / (2 * order + 2), rel=1e-15)
+
+
 def test_closed_forms():
     kappa = torch.tensor([1e-3, 0.5, 7.0, 300.0], dtype=torch.float64)
     torch.testing.assert_close(HF.vmf_mean_length(kappa, 3), 1 / kappa.tanh() - 1 / kappa)

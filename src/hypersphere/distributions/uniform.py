@@ -58,6 +58,9 @@ class UniformOnSphere(Distribution):
         new._validate_args = self._validate_args
         return new
 
+    def __repr__(self) -> str:
+        return f"UniformOnSphere(dim: {self.dim}, batch_shape: {self.batch_shape})"
+
     @property
     def dim(self) -> int:
         """Dimension d of the space around the sphere."""

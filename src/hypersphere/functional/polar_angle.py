@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -29,7 +28,23 @@ from .von_mises_fisher import _check
 
 __all__ = ["power_spherical_angle_slope", "vmf_angle_slope"]
 
-NODES = 48
+
+def _legendre(count: int) -> tuple[tuple[float, float], ...]:
+    """Nodes and weights on [0, 1], by Newton's method on the Legendre polynomial P_n."""
+    pairs = []
+    for i in range(count):
+        x = math.cos(math.pi * (i + 0.75) / (count + 0.5))
+        for _ in range(4):
+            before, value = 1.0, x
+            for k in range(2, count + 1):
+                before, value = value, ((2 * k - 1) * x * value - (k - 1) * before) / k
+            slope = count * (x * value - before) / (x * x - 1)
+            x -= value / slope
+        pairs.append(((1 + x) / 2, 1 / ((1 - x * x) * slope * slope)))
+    return tuple(pairs)
+
+
+NODES = _legendre(48)
 # exp(-WIDTH^2 / 2) is below rounding error, also where theta is one deviation behind the peak.
 WIDTH = 10.0
 
@@ -164,7 +179,7 @@ def _integrate(
     step = torch.where(lower, -window, window)
     graded = (~lower & (window >= math.pi - theta)).to(theta)
     total = torch.zeros_like(theta)
-    for y, weight in _legendre():  # node by node: memory of a few copies of theta
+    for y, weight in NODES:  # node by node: memory of a few copies of theta
         if grade == 1:
             total += weight * integrand(y * step)
             continue
@@ -172,19 +187,3 @@ def _integrate(
         scale = weight * (1 + graded * (grade * (1 - y) ** (grade - 1) - 1))
         total += scale * integrand(node * step)
     return total * step
-
-
-@lru_cache(maxsize=1)
-def _legendre() -> tuple[tuple[float, float], ...]:
-    """Nodes and weights on [0, 1], by Newton's method on the Legendre polynomial P_n."""
-    pairs = []
-    for i in range(NODES):
-        x = math.cos(math.pi * (i + 0.75) / (NODES + 0.5))
-        for _ in range(8):
-            before, value = 1.0, x
-            for k in range(2, NODES + 1):
-                before, value = value, ((2 * k - 1) * x * value - (k - 1) * before) / k
-            slope = NODES * (x * value - before) / (x * x - 1)
-            x -= value / slope
-        pairs.append(((1 + x) / 2, 1 / ((1 - x * x) * slope * slope)))
-    return tuple(pairs)

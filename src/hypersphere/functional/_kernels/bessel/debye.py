@@ -1,4 +1,4 @@
-r"""Coefficients of the uniform (Debye) expansion of I_{nu+1}(x) / I_nu(x), as exact fractions.
+r"""Coefficients of the uniform (Debye) expansion of I_{nu+1}(x) / I_nu(x).
 
 With s = sqrt(nu^2 + x^2), q = nu^2 / s^2 and u = s - nu, the function b = x I_{nu+1}(x) / I_nu(x)
 solves the Riccati equation x b' = x^2 - 2 nu b - b^2. Written b = u + beta, that is
@@ -12,8 +12,8 @@ sum_k e_k(q) / s^k is that of beta, hence e_kj = -gamma_kj / (k + 2j).
 
 from __future__ import annotations
 
-from fractions import Fraction
-from functools import lru_cache
+from collections.abc import Sequence
+from itertools import zip_longest
 
 import torch
 from torch import Tensor
@@ -24,43 +24,57 @@ from torch import Tensor
 TERMS = 16
 MIN_ORDER = 18
 
-Polynomial = list[Fraction]
+Polynomial = Sequence[float]  # in q, the constant term first
 
 
-def _product(a: Polynomial, b: Polynomial) -> Polynomial:
-    product = [Fraction(0)] * (len(a) + len(b) - 1)
+def _product(a: Polynomial, b: Polynomial) -> list[float]:
+    product = [0.0] * (len(a) + len(b) - 1)
     for i, x in enumerate(a):
         for j, y in enumerate(b):
             product[i + j] += x * y
     return product
 
 
-def _sum(*polynomials: Polynomial) -> Polynomial:
-    length = max(map(len, polynomials))
-    padded = [p + [Fraction(0)] * (length - len(p)) for p in polynomials]
-    return [sum(column, Fraction(0)) for column in zip(*padded, strict=True)]
+def _sum(*polynomials: Polynomial) -> list[float]:
+    return [sum(column) for column in zip_longest(*polynomials, fillvalue=0.0)]
 
 
-def ratio_polynomials(terms: int) -> list[Polynomial]:
-    """gamma_0 ... gamma_{terms-1}; gamma_k has degree k in q.
+def ratio_polynomials(terms: int) -> list[list[float]]:
+    """The polynomials gamma_k; gamma_k has the degree k.
+
+    Args:
+        terms: How many.
+
+    Returns:
+        gamma_0 ... gamma_{terms-1}.
 
     >>> ratio_polynomials(2)  # -1/2 and (-1 + 5q)/8
-    [[Fraction(-1, 2)], [Fraction(-1, 8), Fraction(5, 8)]]
+    [[-0.5], [-0.125, 0.625]]
     """
-    gamma = [[Fraction(-1, 2)]]
+    gamma = [[-0.5]]
     for k in range(terms - 1):
         last = gamma[k]
-        slope = [j * c for j, c in enumerate(last)]  # q gamma_k'(q)
-        squares = [_product(gamma[i], gamma[k - i]) for i in range(k + 1)]
         # 2 gamma_{k+1} = (1 - q)(2 q gamma_k' + k gamma_k - sum gamma_i gamma_{k-i}) - 2 q gamma_k
-        inner = _sum([2 * c for c in slope], [k * c for c in last], [-c for c in _sum(*squares)])
-        outer = [Fraction(0), *(-2 * c for c in last)]
-        following = _sum(_product([Fraction(1), Fraction(-1)], inner), outer)
+        squares = _sum(*(_product(gamma[i], gamma[k - i]) for i in range(k + 1)))
+        inner = _sum([(2 * j + k) * c for j, c in enumerate(last)], [-c for c in squares])
+        following = _sum(_product([1.0, -1.0], inner), [0.0, *(-2 * c for c in last)])
         gamma.append([c / 2 for c in following[: k + 2]])
     return gamma
 
 
-@lru_cache(maxsize=8)
+def _rows() -> list[list[float]]:
+    gamma = ratio_polynomials(TERMS)
+    slope = [[(k + 2 * j) * c for j, c in enumerate(row)] for k, row in enumerate(gamma)]
+    # e_0 would be a logarithm, which stands in the leading term instead
+    log = [[-c / (k + 2 * j) if k else 0.0 for j, c in enumerate(p)] for k, p in enumerate(gamma)]
+    change = [[sum(row[j + 1 :]) for j in range(len(row))] for row in log]
+    return [row + [0.0] * (TERMS - len(row)) for row in (*gamma, *slope, *log, *change)]
+
+
+ROWS = _rows()
+_tables: dict[tuple[torch.dtype, torch.device], Tensor] = {}
+
+
 def coefficients(dtype: torch.dtype, device: torch.device) -> Tensor:
     """Coefficients in q of gamma_k, 2 q gamma_k' + k gamma_k, e_k and (e_k(1) - e_k(q)) / (1 - q).
 
@@ -69,14 +83,14 @@ def coefficients(dtype: torch.dtype, device: torch.device) -> Tensor:
         device: Where it lives.
 
     Returns:
-        (4 TERMS, TERMS), k running faster than the four. e_0 would be a logarithm and is left at 0.
+        (4 TERMS, TERMS), k running faster than the four.
     """
-    table = torch.zeros(4, TERMS, TERMS, dtype=torch.float64)
-    for k, polynomial in enumerate(ratio_polynomials(TERMS)):
-        for j, c in enumerate(polynomial):
-            table[0, k, j] = float(c)
-            table[1, k, j] = float(c * (k + 2 * j))
-            table[2, k, j] = float(-c / (k + 2 * j)) if k else 0.0
-            above = [-polynomial[i] / (k + 2 * i) for i in range(j + 1, k + 1)]
-            table[3, k, j] = float(sum(above, Fraction(0)))
-    return table.reshape(4 * TERMS, TERMS).to(device, dtype)
+    if torch.compiler.is_compiling():
+        return torch.tensor(ROWS, dtype=dtype, device=device)
+    table = _tables.get((dtype, device))
+    if table is None:
+        with torch.inference_mode(False):
+            table = torch.tensor(ROWS, dtype=dtype, device=device)
+        if type(table) is Tensor:  # not the stand-in of some tracer
+            _tables[dtype, device] = table
+    return table
