@@ -10,8 +10,8 @@ from torch.autograd.function import once_differentiable
 from torch.distributions import Distribution
 
 from ..functional import normalize
-from .directions import tangent_directions, transport
 from .domains import broadcast_shape, concentrations, unit_vectors
+from .tangents import tangent_directions, transport
 
 __all__ = ["RotationalDistribution", "chord_square", "working_precision"]
 

@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from ..functional import sphere_log_area
-from .directions import random_directions
 from .domains import broadcast_shape, unit_vectors
+from .tangents import random_directions
 
 __all__ = ["UniformOnSphere"]
 
