@@ -1,11 +1,14 @@
 """Directional distributions straight from their definitions, with mpmath in 50 digits."""
 
+from functools import cache
+
 import mpmath
 from mpmath import mpf
 
 DIGITS = 50
 
 
+@cache
 def log_bessel(order, x):
     """log I_order(x)."""
     return mpmath.log(mpmath.besseli(order, x, maxterms=10**7))
