@@ -26,6 +26,7 @@ from .angles import (
 )
 from .angular import angular, angular_derivative, angular_derivative_k, arcsin
 from .class_energy import class_energy
+from .contrastive import alignment, supervised_contrastive, uniformity_of_uniform
 from .cross_entropy import margin_cross_entropy, margin_logits
 from .decoupled import (
     decoupled_conv,
@@ -35,10 +36,13 @@ from .decoupled import (
     decoupled_linear,
 )
 from .energy import distance_floor, hyperspherical_energy, log_energy, set_energies
+from .gram_determinant import gram_determinant
 from .gram_penalties import orthogonal_penalty, orthonormal_penalty, spectral_penalty
+from .holes import covering, covering_points, polarization, polarization_points
 from .labels import check_labels, sample_classes
 from .magnitude import magnitude, magnitude_ratio, magnitude_slope
 from .margins import Margin, anneal, margin, margin_derivative
+from .nearest import koleo, separation
 from .orthogonalize import apply_orthogonal, orthogonalize, random_rotation
 from .points import minimize_energy
 from .projections import (
@@ -50,11 +54,17 @@ from .projections import (
     project,
     sketch,
 )
+from .prototypes import prototypes, simplex_prototypes
 from .uniformity import uniformity_test
+
+# isort: split
+# After the import of the module of that name, which would take its place.
+from .contrastive import uniformity
 
 __all__ = [
     "Margin",
     "adversarial_step",
+    "alignment",
     "angle",
     "angle_preserving_loss",
     "angle_preserving_projection",
@@ -73,6 +83,8 @@ __all__ = [
     "cos_multiple",
     "cosine",
     "count_sketch_projection",
+    "covering",
+    "covering_points",
     "covering_radius",
     "decoupled_conv",
     "decoupled_conv1d",
@@ -83,10 +95,12 @@ __all__ = [
     "expected_hole_moment",
     "gaussian_projection",
     "geodesic_distance",
+    "gram_determinant",
     "hadamard_projection",
     "hole_moment",
     "hole_radii",
     "hyperspherical_energy",
+    "koleo",
     "log_energy",
     "magnitude",
     "magnitude_ratio",
@@ -103,14 +117,22 @@ __all__ = [
     "pairwise_angle",
     "pairwise_cosine",
     "patch_norm",
+    "polarization",
+    "polarization_points",
     "project",
+    "prototypes",
     "random_rotation",
     "row_norm",
     "sample_classes",
+    "separation",
     "separation_distance",
     "set_energies",
+    "simplex_prototypes",
     "sketch",
     "spectral_penalty",
+    "supervised_contrastive",
     "uniform_on_sphere",
+    "uniformity",
+    "uniformity_of_uniform",
     "uniformity_test",
 ]

@@ -1,0 +1,88 @@
+"""Where neurons are far away: minima over unit vectors v of F(v . u_1, ..., v . u_N).
+
+F is a potential of the neurons that grows with each cosine. A crowd of points descends on the
+sphere by gradients, each with a step length of its own (Barzilai and Borwein's <dv, dv> / <dv, dg>,
+shortened where F did not fall), so each F falls from step to step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from ...angles import normalize, uniform_on_sphere
+
+__all__ = ["Objective", "deepest_share", "descend", "starting_points"]
+
+Objective = Callable[[Tensor], tuple[Tensor, Tensor]]
+"""Cosines (B, P, N) -> F (B, P) and its slope in each cosine (B, P, N)."""
+
+LONGEST = 0.5  # radians a point may move in one step
+
+
+def starting_points(
+    u: Tensor, count: int, start: Tensor | None, generator: torch.Generator | None
+) -> Tensor:
+    """`start`, the antipode of the mean direction and random directions: (B, count, d)."""
+    sets, _, d = u.shape
+    kept = u.new_zeros(sets, 0, d) if start is None else normalize(start.to(u))
+    # In high dimensions all neurons may lie on one side; the hole is then opposite to their mean.
+    opposite = normalize(-u.mean(1, keepdim=True))
+    centered = (opposite == 0).all(-1, keepdim=True)
+    opposite = torch.where(centered, torch.full_like(opposite, d**-0.5), opposite)
+    found = torch.cat([kept, opposite], 1)[:, :count]
+    missing = count - found.shape[1]
+    if missing:
+        random = uniform_on_sphere(sets * missing, d, generator, torch.float64)
+        found = torch.cat([found, random.to(u).view(sets, missing, d)], 1)
+    return found
+
+
+@torch.no_grad()
+def descend(u: Tensor, v: Tensor, objective: Objective, steps: int) -> Tensor:
+    """The points v (B, P, d) after `steps` steps of descent, those of the smallest F first."""
+    value, slope = _evaluate(u, v, objective)
+    length = LONGEST / 2 / torch.linalg.vector_norm(slope, dim=-1).clamp_min(1e-30)
+    for _ in range(steps):
+        move = length[..., None] * slope
+        size = torch.linalg.vector_norm(move, dim=-1, keepdim=True)
+        trial = normalize(v - move * (LONGEST / size.clamp_min(1e-30)).clamp_max(1))
+        new_value, new_slope = _evaluate(u, trial, objective)
+        better = new_value <= value
+        change, bend = trial - v, new_slope - slope
+        curvature = (change * bend).sum(-1)
+        spectral = change.square().sum(-1) / curvature
+        unknown = length * torch.where(better, 2.0, 0.25)
+        length = torch.where(better & (curvature > 0), spectral, unknown)
+        v = torch.where(better[..., None], trial, v)
+        slope = torch.where(better[..., None], new_slope, slope)
+        value = torch.where(better, new_value, value)
+    order = value.argsort(1)
+    return v.gather(1, order[..., None].expand_as(v))
+
+
+def _evaluate(u: Tensor, v: Tensor, objective: Objective) -> tuple[Tensor, Tensor]:
+    """F and its gradient tangent to the sphere."""
+    value, slope = objective(torch.bmm(v, u.mT))
+    gradient = torch.bmm(slope, u)
+    return value, gradient - (gradient * v).sum(-1, keepdim=True) * v
+
+
+@torch.no_grad()
+def deepest_share(value: Tensor, v: Tensor, half_space: bool) -> Tensor:
+    """How much each point counts (B, P): the points of the smallest F evenly, each place once.
+
+    Symmetric configurations have many equal holes. Their mean gradient vanishes where that of one
+    of them does not. Points that met in one hole are one place.
+    """
+    smallest = value.amin(1, keepdim=True)
+    tolerance = torch.finfo(value.dtype).eps ** 0.5
+    equal = value <= smallest + tolerance * smallest.abs().clamp_min(1)
+    cos = torch.bmm(v, v.mT)
+    cos = cos.abs() if half_space else cos
+    # Values that agree to sqrt(eps) leave the place itself uncertain by eps^(1/4).
+    same = (cos > 1 - 4 * tolerance) & equal[:, None]
+    share: Tensor = equal / same.sum(-1).clamp_min(1)
+    return share / share.sum(1, keepdim=True)
