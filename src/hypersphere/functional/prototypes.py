@@ -12,9 +12,12 @@ from .points import minimize_energy
 
 __all__ = ["prototypes", "simplex_prototypes"]
 
-# N^2 d up to which the packing itself is searched; beyond, a smooth energy of the same minima.
-MAX_PACKING = 2e7
-SMOOTH = 8.0  # its power s
+# Classes up to which the packing is searched; its steps hold (C, C) matrices. Beyond, the energy of
+# a finite power is minimized block by block.
+MAX_PACKING = 2000
+SMOOTH = 8.0
+# Work C^2 d of one start for which there is a second one.
+ONE_START = 5e4
 
 
 def simplex_prototypes(C: int, dim: int | None = None) -> Tensor:
@@ -64,8 +67,8 @@ def prototypes(C: int, dim: int, seed: int = 0) -> Tensor:
     2d < C              the point solver, :func:`minimize_energy`   the best found
     ==================  ==========================================  ======================
 
-    The solver packs (s = inf) where that takes seconds, and minimizes the energy of s = 8 for
-    larger problems. Results are kept for the process.
+    The solver packs (s = inf) up to 2000 classes, from 1 to 16 starts by the size of the problem,
+    and minimizes the energy of s = 8 above. Results are kept for the process.
 
     Args:
         C: number of classes, >= 1.
@@ -91,8 +94,9 @@ def _prototypes(C: int, dim: int, seed: int) -> Tensor:
         return simplex_prototypes(C, dim)
     if 2 * dim >= C:
         return _orthogonal_simplices(C, dim)
-    s = math.inf if C * C * dim <= MAX_PACKING else SMOOTH
-    return minimize_energy(C, dim, s, seed=seed)
+    restarts = max(1, min(16, int(ONE_START / (C * C * dim))))
+    s = math.inf if C <= MAX_PACKING else SMOOTH
+    return minimize_energy(C, dim, s, restarts=restarts, seed=seed)
 
 
 def _orthogonal_simplices(C: int, dim: int) -> Tensor:
