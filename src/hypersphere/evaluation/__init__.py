@@ -26,6 +26,8 @@ from .geometry.directions import (
     neuron_weights,
     pair_angles,
 )
+from .geometry.feature_uniformity import FeatureUniformityResult, feature_uniformity
+from .geometry.neural_collapse import NeuralCollapseResult, neural_collapse
 from .geometry.separability import angular_fisher_score, angular_visual_hardness
 from .imbalance import ImbalanceResult, imbalance
 from .recognition.alignment import SPHEREFACE_TEMPLATE, align_face, similarity_transform
@@ -55,6 +57,7 @@ __all__ = [
     "ClassificationResult",
     "ConfidenceResult",
     "Face",
+    "FeatureUniformityResult",
     "FewShotResult",
     "FrechetResult",
     "Gallery",
@@ -64,6 +67,7 @@ __all__ = [
     "ImbalanceResult",
     "InceptionResult",
     "Match",
+    "NeuralCollapseResult",
     "OpenSetResult",
     "PairList",
     "Protocol",
@@ -91,6 +95,7 @@ __all__ = [
     "effective_rank",
     "extract",
     "faiss_search",
+    "feature_uniformity",
     "fewshot",
     "fgsm",
     "frechet_distance",
@@ -100,6 +105,7 @@ __all__ = [
     "inception_score",
     "load_features",
     "model_hash",
+    "neural_collapse",
     "neuron_weights",
     "open_set_identification",
     "pair_angles",

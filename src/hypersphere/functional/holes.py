@@ -224,9 +224,10 @@ def _given(points: Tensor | None, u: Tensor, sets: bool) -> Tensor | None:
 
 
 def _value(u: Tensor, v: Tensor, objective: Objective, half_space: bool) -> Tensor:
-    """The smallest F over the points, differentiable in u: (B,)."""
+    """The smallest F over the points, with the mean gradient of equal ones: (B,)."""
     value, _ = objective(torch.bmm(v, u.mT))
-    return (value * deepest_share(value.detach(), v, half_space)).sum(1)
+    shared = (value * deepest_share(value.detach(), v, half_space)).sum(1)
+    return shared + (value.amin(1) - shared).detach()
 
 
 def _potential(s: float, half_space: bool, distance: str) -> Objective:

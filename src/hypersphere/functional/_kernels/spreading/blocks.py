@@ -28,11 +28,12 @@ def as_sets(neurons: Tensor, sets: bool, name: str) -> Tensor:
     """(N, ...), or (B, N, d) with `sets`, as (B, N, d) in float32 or wider; N >= 2."""
     good = neurons.ndim == 3 if sets else neurons.ndim >= 2
     if not good or neurons.shape[1 if sets else 0] < 2 or neurons.numel() == 0:
-        expected = "(sets, N, d)" if sets else "(N, ...), one per row,"
+        expected = "(sets, N, d)" if sets else "(N, ...)"
         raise ValueError(
-            f"{name} expects neurons {expected} with N >= 2; got {tuple(neurons.shape)}"
+            f"{name} expects {expected}, one neuron or feature per row, N >= 2; "
+            f"got {tuple(neurons.shape)}"
         )
-    return widen(neurons if sets else neurons.flatten(1)[None], "neurons")
+    return widen(neurons if sets else neurons.flatten(1)[None], "rows")
 
 
 def directions(w: Tensor) -> tuple[Tensor, Tensor]:
