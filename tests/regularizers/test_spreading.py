@@ -92,7 +92,7 @@ def test_a_batch_moves_as_many_neurons(name):
 
 # A learning rate for each, and how many steps it takes from a random start.
 RATES = {
-    "separation": 0.05, "koleo": 0.05, "gram_determinant": 0.3, "polarization": 0.3,
+    "separation": 0.05, "koleo": 0.05, "gram_determinant": 1.0, "polarization": 0.3,
     "covering": 0.1,
 }  # fmt: skip
 
