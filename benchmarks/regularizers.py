@@ -90,8 +90,8 @@ def shares() -> list[harness.Row]:
         "separation": (hs.regularizers.Separation(), 5.0),
         "KoLeo": (hs.regularizers.KoLeo(), 5.0),
         "Gram determinant": (hs.regularizers.GramDeterminant(), 5.0),
-        "polarization, 8 points, 10 steps": (hs.regularizers.Polarization(), 5.0),
-        "covering, 8 points, 10 steps": (hs.regularizers.Covering(), 5.0),
+        "polarization, 8 points, 5 steps": (hs.regularizers.Polarization(), 5.0),
+        "covering, 8 points, 5 steps": (hs.regularizers.Covering(), 5.0),
     }
     work = {name: through(lambda r=r: r(net)) for name, (r, _) in named.items()}
     limits = {name: limit for name, (_, limit) in named.items()}

@@ -100,7 +100,8 @@ RATES = {
 @pytest.mark.parametrize("name", KINDS)
 def test_minimizing_it_alone_gives_the_regular_tetrahedron(name):
     layer = nn.Linear(3, 4, bias=False).double()
-    reg = KINDS[name](half_space=False)
+    options = {"steps": 10} if name in ("polarization", "covering") else {}
+    reg = KINDS[name](half_space=False, **options)
     for step in range(800):
         layer.zero_grad()
         reg(layer).backward()
@@ -109,7 +110,7 @@ def test_minimizing_it_alone_gives_the_regular_tetrahedron(name):
             layer.weight -= rate * layer.weight.grad
             layer.weight.copy_(HF.normalize(layer.weight))
     cos = HF.pairwise_cosine(layer.weight.detach())[~torch.eye(4, dtype=torch.bool)]
-    torch.testing.assert_close(cos, torch.full_like(cos, -1 / 3), rtol=0, atol=2e-3)
+    torch.testing.assert_close(cos, torch.full_like(cos, -1 / 3), rtol=0, atol=5e-3)
 
 
 @pytest.mark.parametrize("kind", [Polarization, Covering])

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ._kernels.spreading.blocks import as_sets, directions, full_precision
+from ._kernels.spreading.blocks import as_sets, full_precision
+from ._kernels.spreading.cosines import in_range, pair_cosines
 
 __all__ = ["gram_determinant"]
 
@@ -55,17 +57,17 @@ def gram_determinant(
         raise ValueError(f"ridge must be a finite number > 0, got {ridge}")
     with full_precision(weight.device.type):
         w = as_sets(weight, sets, "gram_determinant")
-        wide = w if w.device.type == "mps" else w.double()
-        u, _ = directions(wide)
-        result = _mean_log_eigenvalue(u, 2 * epsilon**2, ridge, half_space).neg().to(w.dtype)
+        wide = w.dtype if w.device.type == "mps" else torch.float64
+        cos = pair_cosines(in_range(w), wide)
+        result = _mean_log_eigenvalue(cos, 2 * epsilon**2, ridge, half_space).neg().to(w.dtype)
     return result if sets else result[0]
 
 
-def _mean_log_eigenvalue(u: Tensor, factor: float, ridge: float, half_space: bool) -> Tensor:
-    """log det(K + ridge) / n for unit rows (B, N, d), with K = exp(factor (cos - 1)): (B,)."""
-    n = u.shape[1]
-    same = torch.eye(n, dtype=torch.bool, device=u.device)
-    cos = torch.bmm(u, u.mT).masked_fill(same, 1)
+def _mean_log_eigenvalue(cos: Tensor, factor: float, ridge: float, half_space: bool) -> Tensor:
+    """log det(K + ridge) / n for cosines (B, N, N), with K = exp(factor (cos - 1)): (B,)."""
+    n = cos.shape[1]
+    same = torch.eye(n, dtype=torch.bool, device=cos.device)
+    cos = cos.masked_fill(same, 1)
     kernel = torch.exp(factor * (cos - 1))
     if not half_space:
         return _log_determinant(kernel, ridge) / n
@@ -76,13 +78,37 @@ def _mean_log_eigenvalue(u: Tensor, factor: float, ridge: float, half_space: boo
 
 
 def _log_determinant(matrix: Tensor, ridge: float) -> Tensor:
-    """log det(A + ridge I) = 2 sum log diag(L), A + ridge I = L L^T."""
+    """log det(A + ridge I) of symmetric matrices (B, N, N): (B,)."""
     eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
-    factor, failed = torch.linalg.cholesky_ex(matrix + ridge * eye)
-    if bool(failed.any()):
+    result: Tensor = _LogDeterminant.apply(matrix + ridge * eye)[0]  # type: ignore[no-untyped-call]
+    if not bool(result.isfinite().all()):
         raise ValueError(
             f"the Gram matrix of {matrix.shape[-1]} neurons is not positive definite in "
             f"{matrix.dtype} with ridge={ridge:g}: use a larger ridge, or a larger epsilon"
         )
-    logarithms: Tensor = factor.diagonal(dim1=-2, dim2=-1).log()
-    return 2 * logarithms.sum(-1)
+    return result
+
+
+class _LogDeterminant(torch.autograd.Function):
+    """2 sum log diag(L), A = L L^T, whose gradient is the inverse of A; NaN if there is no L.
+
+    The inverse from L is a third of the work of the gradient of a Cholesky factorization.
+    """
+
+    @staticmethod
+    def forward(matrix: Tensor) -> tuple[Tensor, Tensor]:
+        factor, failed = torch.linalg.cholesky_ex(matrix)
+        value = 2 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        return torch.where(failed == 0, value, math.nan), factor
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(inputs[0], output[1])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, _: Any) -> Tensor:
+        matrix, factor = ctx.saved_tensors
+        again = torch.is_grad_enabled()  # the gradient will be differentiated
+        inverse: Tensor = torch.linalg.inv(matrix) if again else torch.cholesky_inverse(factor)
+        return grad[:, None, None] * inverse

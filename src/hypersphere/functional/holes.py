@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from ._kernels.energy.potential import Potential
-from ._kernels.spreading.blocks import as_sets, directions, full_precision
+from ._kernels.spreading.blocks import as_sets, full_precision
+from ._kernels.spreading.cosines import in_range, point_cosines
 from ._kernels.spreading.holes import Objective, deepest_share, descend, starting_points
 from .angles import normalize
 from .energy import distance_floor
@@ -63,10 +64,10 @@ def polarization(
     """
     objective = _potential(s, half_space, distance)
     with full_precision(weight.device.type):
-        u, _ = directions(as_sets(weight, sets, "polarization"))
-        v = _given(points, u, sets)
-        v = _search(u, objective, COUNT, STEPS, None, None) if v is None else v
-        value = _value(u, v, objective, half_space)
+        w = in_range(as_sets(weight, sets, "polarization"))
+        v = _given(points, w, sets)
+        v = _search(w, objective, COUNT, STEPS, None, None) if v is None else v
+        value = _value(w, v, objective, half_space)
     return -value if sets else -value[0]
 
 
@@ -104,11 +105,11 @@ def covering(
     """
     objective = _log_sum(sharpness, half_space)
     with full_precision(weight.device.type):
-        u, _ = directions(as_sets(weight, sets, "covering"))
-        v = _given(points, u, sets)
-        v = _search(u, objective, COUNT, STEPS, None, None) if v is None else v
+        w = in_range(as_sets(weight, sets, "covering"))
+        v = _given(points, w, sets)
+        v = _search(w, objective, COUNT, STEPS, None, None) if v is None else v
         # -log(mean exp(-g (2 - 2 cos))) / g, with F = log(mean exp(2 g cos)) / 2g
-        value = 2 - 2 * _value(u, v, objective, half_space)
+        value = 2 - 2 * _value(w, v, objective, half_space)
     return value if sets else value[0]
 
 
@@ -193,39 +194,39 @@ def _points(
     if count < 1 or steps < 0:
         raise ValueError(f"{name} expects count >= 1 and steps >= 0, got {count} and {steps}")
     with full_precision(weight.device.type):
-        u, _ = directions(as_sets(weight.detach(), sets, name))
-        v = _search(u, objective, count, steps, _given(start, u, sets), generator)
+        w = in_range(as_sets(weight.detach(), sets, name))
+        v = _search(w, objective, count, steps, _given(start, w, sets), generator)
     return v if sets else v[0]
 
 
 def _search(
-    u: Tensor,
+    w: Tensor,
     objective: Objective,
     count: int,
     steps: int,
     start: Tensor | None,
     generator: torch.Generator | None,
 ) -> Tensor:
-    u = u.detach()
+    w = w.detach()
     if generator is None:
         generator = torch.Generator().manual_seed(0)
-    return descend(u, starting_points(u, count, start, generator), objective, steps)
+    return descend(w, starting_points(w, count, start, generator), objective, steps)
 
 
-def _given(points: Tensor | None, u: Tensor, sets: bool) -> Tensor | None:
+def _given(points: Tensor | None, w: Tensor, sets: bool) -> Tensor | None:
     """Points of the user as (B, P, d), or None."""
     if points is None:
         return None
     v = points if sets else points[None]
-    if v.ndim != 3 or v.shape[1] < 1 or v.shape[::2] != u.shape[::2]:
-        expected = f"({len(u)}, P, {u.shape[2]})" if sets else f"(P, {u.shape[2]})"
+    if v.ndim != 3 or v.shape[1] < 1 or v.shape[::2] != w.shape[::2]:
+        expected = f"({len(w)}, P, {w.shape[2]})" if sets else f"(P, {w.shape[2]})"
         raise ValueError(f"expected points {expected}, P >= 1; got {tuple(points.shape)}")
-    return normalize(v.detach().to(u))
+    return normalize(v.detach().to(w))
 
 
-def _value(u: Tensor, v: Tensor, objective: Objective, half_space: bool) -> Tensor:
+def _value(w: Tensor, v: Tensor, objective: Objective, half_space: bool) -> Tensor:
     """The smallest F over the points, with the mean gradient of equal ones: (B,)."""
-    value, _ = objective(torch.bmm(v, u.mT))
+    value, _ = objective(point_cosines(w, v))
     shared = (value * deepest_share(value.detach(), v, half_space)).sum(1)
     return shared + (value.amin(1) - shared).detach()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch  # noqa: F401 - for the examples
 from torch import Tensor
 
-from ._kernels.spreading.blocks import as_sets, directions, full_precision
+from ._kernels.spreading.blocks import as_sets, full_precision
 from ._kernels.spreading.nearest import nearest_distances, tie_tolerance
 
 __all__ = ["koleo", "separation"]
@@ -80,5 +80,4 @@ def koleo(weight: Tensor, half_space: bool = False, sets: bool = False) -> Tenso
 
 def _distances(weight: Tensor, half_space: bool, sets: bool, name: str) -> Tensor:
     with full_precision(weight.device.type):
-        u, zero = directions(as_sets(weight, sets, name))
-        return nearest_distances(u, zero, half_space)
+        return nearest_distances(as_sets(weight, sets, name), half_space)

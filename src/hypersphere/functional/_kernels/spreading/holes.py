@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ...angles import normalize, uniform_on_sphere
+from .cosines import inverse_norms
 
 __all__ = ["Objective", "deepest_share", "descend", "starting_points"]
 
@@ -23,33 +24,36 @@ LONGEST = 0.5  # radians a point may move in one step
 
 
 def starting_points(
-    u: Tensor, count: int, start: Tensor | None, generator: torch.Generator | None
+    w: Tensor, count: int, start: Tensor | None, generator: torch.Generator | None
 ) -> Tensor:
     """`start`, the antipode of the mean direction and random directions: (B, count, d)."""
-    sets, _, d = u.shape
-    kept = u.new_zeros(sets, 0, d) if start is None else normalize(start.to(u))
-    # In high dimensions all neurons may lie on one side; the hole is then opposite to their mean.
-    opposite = normalize(-u.mean(1, keepdim=True))
-    centered = (opposite == 0).all(-1, keepdim=True)
-    opposite = torch.where(centered, torch.full_like(opposite, d**-0.5), opposite)
-    found = torch.cat([kept, opposite], 1)[:, :count]
+    sets, _, d = w.shape
+    found = w.new_zeros(sets, 0, d) if start is None else start[:, :count]
+    if found.shape[1] < count:
+        # In high dimensions all neurons may lie on one side: the hole is opposite to their mean.
+        mean = torch.bmm(inverse_norms(w)[:, None], w)
+        centered = (mean == 0).all(-1, keepdim=True)
+        opposite = normalize(torch.where(centered, torch.ones_like(mean), -mean))
+        found = torch.cat([found, opposite], 1)
     missing = count - found.shape[1]
     if missing:
-        random = uniform_on_sphere(sets * missing, d, generator, torch.float64)
-        found = torch.cat([found, random.to(u).view(sets, missing, d)], 1)
+        random = uniform_on_sphere(sets * missing, d, generator, torch.float32)
+        found = torch.cat([found, random.to(w).view(sets, missing, d)], 1)
     return found
 
 
 @torch.no_grad()
-def descend(u: Tensor, v: Tensor, objective: Objective, steps: int) -> Tensor:
+def descend(w: Tensor, v: Tensor, objective: Objective, steps: int) -> Tensor:
     """The points v (B, P, d) after `steps` steps of descent, those of the smallest F first."""
-    value, slope = _evaluate(u, v, objective)
+    inverse = inverse_norms(w)[:, None]
+    value, slope = _evaluate(w, inverse, v, objective)
     length = LONGEST / 2 / torch.linalg.vector_norm(slope, dim=-1).clamp_min(1e-30)
     for _ in range(steps):
         move = length[..., None] * slope
         size = torch.linalg.vector_norm(move, dim=-1, keepdim=True)
-        trial = normalize(v - move * (LONGEST / size.clamp_min(1e-30)).clamp_max(1))
-        new_value, new_slope = _evaluate(u, trial, objective)
+        trial = v - move * (LONGEST / size.clamp_min(1e-30)).clamp_max(1)
+        trial /= torch.linalg.vector_norm(trial, dim=-1, keepdim=True)
+        new_value, new_slope = _evaluate(w, inverse, trial, objective)
         better = new_value <= value
         change, bend = trial - v, new_slope - slope
         curvature = (change * bend).sum(-1)
@@ -63,11 +67,11 @@ def descend(u: Tensor, v: Tensor, objective: Objective, steps: int) -> Tensor:
     return v.gather(1, order[..., None].expand_as(v))
 
 
-def _evaluate(u: Tensor, v: Tensor, objective: Objective) -> tuple[Tensor, Tensor]:
-    """F and its gradient tangent to the sphere."""
-    value, slope = objective(torch.bmm(v, u.mT))
-    gradient = torch.bmm(slope, u)
-    return value, gradient - (gradient * v).sum(-1, keepdim=True) * v
+def _evaluate(w: Tensor, inverse: Tensor, v: Tensor, objective: Objective) -> tuple[Tensor, Tensor]:
+    """F and its gradient tangent to the sphere, for rows w with 1 / |w| = inverse."""
+    value, slope = objective(torch.bmm(v, w.mT).mul_(inverse))
+    gradient = torch.bmm(slope.mul_(inverse), w)
+    return value, torch.addcmul(gradient, (gradient * v).sum(-1, keepdim=True), v, value=-1)
 
 
 @torch.no_grad()
