@@ -140,8 +140,11 @@ def test_half_space_is_full_space_on_both_signs():
     )
 
 
-def test_sets_are_separate():
-    w = torch.stack([points(1), points(2)])
+@pytest.mark.parametrize("entries", [blocks.BLOCK_ENTRIES, 50])
+def test_sets_are_separate(entries, monkeypatch):
+    monkeypatch.setattr(blocks, "BLOCK_ENTRIES", entries)
+    w = torch.stack([points(1), points(2), reference.simplex(8)[:, :5], points(3)])
+    w[3, 4], w[3, 7] = w[3, 2], 0
     for loss in (
         lambda x, **options: HF.separation(x, True, **options),
         lambda x, **options: HF.koleo(x, **options),
@@ -150,9 +153,9 @@ def test_sets_are_separate():
         lambda x, **options: HF.covering(x, half_space=True, **options),
     ):
         together = loss(w, sets=True)
-        assert together.shape == (2,)
+        assert together.shape == (4,)
         torch.testing.assert_close(
-            together, torch.stack([loss(w[0]), loss(w[1])]), rtol=1e-6, atol=1e-6
+            together, torch.stack([loss(one) for one in w]), rtol=1e-6, atol=1e-6
         )
 
 
@@ -174,9 +177,11 @@ def with_holes(w, half=False, count=128, steps=300):
     }
 
 
+@pytest.mark.parametrize("entries", [blocks.BLOCK_ENTRIES, 20])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("shape", OPTIMA)
-def test_gradient_vanishes_at_regular_bodies(shape, dtype):
+def test_gradient_vanishes_at_regular_bodies(shape, dtype, entries, monkeypatch):
+    monkeypatch.setattr(blocks, "BLOCK_ENTRIES", entries)
     w = (2 * OPTIMA[shape]()).to(dtype).requires_grad_()
     small = 1e-6 if dtype == torch.float64 else 1e-3
     for name, value in with_holes(w).items():
@@ -263,7 +268,9 @@ def test_search_goes_on_from_its_last_points():
 
 @pytest.mark.parametrize("half", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_duplicate_opposite_zero_and_tiny_neurons_stay_finite(half, dtype):
+@pytest.mark.parametrize("entries", [blocks.BLOCK_ENTRIES, 20])
+def test_duplicate_opposite_zero_and_tiny_neurons_stay_finite(half, dtype, entries, monkeypatch):
+    monkeypatch.setattr(blocks, "BLOCK_ENTRIES", entries)
     w = torch.randn(9, 5, dtype=dtype)
     w[1], w[2], w[6] = 3 * w[0], -w[0], w[0] + 1e-4 * w[7]
     for zeros in (False, True):
@@ -276,9 +283,11 @@ def test_duplicate_opposite_zero_and_tiny_neurons_stay_finite(half, dtype):
             assert not zeros or bool((gradient[3:5] == 0).all()), name
 
 
+@pytest.mark.parametrize("entries", [blocks.BLOCK_ENTRIES, 20])
 @pytest.mark.parametrize("half", [False, True])
-def test_collapsed_features_are_pushed_apart(half):
+def test_collapsed_features_are_pushed_apart(half, entries, monkeypatch):
     """Differences resolve what cosines cannot: directions within 1e-4 of each other."""
+    monkeypatch.setattr(blocks, "BLOCK_ENTRIES", entries)
     x = (torch.ones(16, 8) + 1e-4 * torch.randn(16, 8)).requires_grad_()
     HF.koleo(x, half).backward()
     assert float(x.grad.norm(dim=1).min()) > 100

@@ -20,6 +20,7 @@ from ._kernels.spreading.blocks import (
     row_blocks,
     widen,
 )
+from ._kernels.spreading.log_potential import log_potential
 from .angles import normalize
 from .labels import check_labels
 
@@ -46,21 +47,8 @@ def uniformity(x: Tensor, t: float = 2.0) -> Tensor:
     _check_temperature("t", t)
     with full_precision(x.device.type):
         u, _ = directions(as_sets(x, False, "uniformity")[0])
-        n, parts = len(u), []
-        blocks = list(row_blocks(n, n))
-        for part in blocks:
-            args = (u, part.start, part.stop, t)
-            parts.append(recomputed(_log_potential, len(blocks) == 1, *args))
-        return torch.logsumexp(torch.stack(parts), 0) - math.log(n * (n - 1) / 2)
-
-
-def _log_potential(u: Tensor, start: int, stop: int, t: float) -> Tensor:
-    """log sum exp(-t |u_i - u_j|^2) over i in the block and j > i."""
-    if stop == start + 1 == len(u):  # the last row alone has nothing to its right
-        return u.new_full((), -math.inf)
-    exponent = 2 * t * (u[start:stop] @ u[start:].T - 1)
-    right = torch.ones_like(exponent, dtype=torch.bool).triu(1)
-    return torch.logsumexp(exponent.masked_fill(~right, -math.inf).flatten(), 0)
+        pairs = len(u) * (len(u) - 1) / 2
+        return log_potential(u, 2 * t) - math.log(pairs)
 
 
 def alignment(x: Tensor, y: Tensor, alpha: float = 2.0) -> Tensor:

@@ -123,31 +123,35 @@ def _by_blocks(w: Tensor, half_space: bool) -> Tensor:
     # A zero vector is orthogonal to everything: 2 - 2 cos = 2, its difference would give 1.
     squares = squares + zero.to(u.dtype) + zero.gather(1, index).to(u.dtype)
     distance = _length(squares)
-    if bool(tied.any()):
-        n = u.shape[1]
-        shared = [
-            recomputed(_tied, False, u, part.start, part.stop, best[:, part], half_space)
-            if bool(tied[:, part].any())
-            else distance[:, part]
-            for part in row_blocks(n, n, len(u))
-        ]
-        distance = torch.where(tied, torch.cat(shared, 1), distance)
-    return distance
+    if not bool(tied.any()):
+        return distance
+    shared = []
+    for one in tied.any(1).nonzero()[:, 0].tolist():
+        rows = tied[one].nonzero()[:, 0]
+        for part in row_blocks(len(rows), u.shape[1]):
+            some = rows[part]
+            alone = len(some) == len(rows)
+            shared.append(recomputed(_tied, alone, u[one], some, best[one, some], half_space))
+    return distance.index_put(tied.nonzero(as_tuple=True), torch.cat(shared))
 
 
 @torch.no_grad()
 def _search(u: Tensor, half_space: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Nearest neighbor of each row, its sign, its cosine, and whether it has to share (B, N)."""
-    n = u.shape[1]
-    found: list[tuple[Tensor, ...]] = []
-    for part in row_blocks(n, n, len(u)):
+    sets, n, _ = u.shape
+    # Written into one buffer each: small results between large blocks would scatter the memory.
+    index = torch.empty(sets, n, dtype=torch.long, device=u.device)
+    best, sign = u.new_empty(sets, n), u.new_ones(sets, n)
+    tied = torch.empty(sets, n, dtype=torch.bool, device=u.device)
+    for part in row_blocks(n, n, sets):
         cos = torch.bmm(u[:, part], u.mT)
         score = _score(cos, half_space, part.start)
-        best, index = score.max(-1)
-        sign = torch.where(half_space & (cos.gather(2, index[..., None])[..., 0] < 0), -1.0, 1.0)
-        ties = (score >= best[..., None] - tie_tolerance(u.dtype)).sum(-1)
-        found.append((index, sign.to(u.dtype), best, ties > 1))
-    index, sign, best, tied = (torch.cat(parts, 1) for parts in zip(*found, strict=True))
+        best[:, part], index[:, part] = score.max(-1)
+        if half_space:
+            chosen = cos.gather(2, index[:, part, None])[..., 0]
+            sign[:, part] = torch.where(chosen < 0, -1.0, 1.0)
+        near = best[:, part, None] - tie_tolerance(u.dtype)
+        tied[:, part] = (score >= near).sum(-1) > 1
     close = _is_close(best)
     for one in close.any(1).nonzero()[:, 0].tolist():
         rows = close[one].nonzero()[:, 0]
@@ -157,6 +161,7 @@ def _search(u: Tensor, half_space: bool) -> tuple[Tensor, Tensor, Tensor, Tensor
     return index, sign, best, tied & ~close
 
 
-def _tied(u: Tensor, start: int, stop: int, best: Tensor, half_space: bool) -> Tensor:
-    score = _score(torch.bmm(u[:, start:stop], u.mT), half_space, start)
+def _tied(u: Tensor, rows: Tensor, best: Tensor, half_space: bool) -> Tensor:
+    cos = u[rows] @ u.T
+    score = (cos.abs() if half_space else cos).scatter(1, rows[:, None], -2.0)
     return _shared_distance(score, best)
