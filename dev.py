@@ -22,7 +22,8 @@ ROOT = Path(__file__).resolve().parent
 VENV = ROOT / ".venv"
 BIN = VENV / ("Scripts" if os.name == "nt" else "bin")
 PYTHON = BIN / ("python.exe" if os.name == "nt" else "python")
-PINNED = [(3, 11), (3, 12), (3, 13), (3, 14)]  # the versions for which constraints.txt has wheels
+# The versions that have wheels of everything in constraints.txt. Tests run on 3.11 only.
+PINNED = [(3, 11), (3, 12), (3, 13), (3, 14)]
 
 # What differs between processors, set by hand: instruction sets of torch, oneDNN and MKL, threads,
 # and the order of the tests. A test that holds under all of these holds on another machine.
@@ -43,8 +44,9 @@ def check_version() -> None:
         sys.exit(
             f"constraints.txt pins wheels for Python {known}; this is Python "
             f"{sys.version_info.major}.{sys.version_info.minor}.\n"
-            f"Run this with one of those (e.g. python3.11 dev.py ...), or install the library "
-            f"itself, unpinned, into your own environment (Python >= 3.10): pip install '.[train]'"
+            f"Run this with one of those (best python3.11 dev.py ..., the version that is tested), "
+            f"or install the library itself, unpinned and untried, into your own environment "
+            f"(Python >= 3.10): pip install '.[train]'"
         )
 
 
@@ -84,7 +86,7 @@ def test(arguments: list[str], **environment: str) -> int:
     selection = ["-m", "not slow"] if "--fast" in arguments else []
     rest = [a for a in arguments if a != "--fast"]
     workers = [] if any(a.startswith("-n") for a in rest) else ["-n", str(os.cpu_count() or 1)]
-    # One thread a worker: the workers already fill the cores.
+    # One thread per worker: the workers already fill the cores.
     threads = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
     command = [str(PYTHON), "-m", "pytest", *selection, *workers, *rest]
     return run(*command, **{**threads, **environment})

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from hypersphere import models
-from hypersphere.models.summary import markdown_table
+from hypersphere.models.summary import models_markdown
 
 HERE = Path(__file__).resolve().parent
 
@@ -19,7 +19,7 @@ HERE = Path(__file__).resolve().parent
 def fill_table() -> None:
     page = HERE.parent / "models.md"
     marks = r"(<!-- models -->\n).*?(<!-- end models -->)"
-    text = re.sub(marks, rf"\g<1>{markdown_table()}\n\g<2>", page.read_text(), flags=re.DOTALL)
+    text = re.sub(marks, rf"\g<1>{models_markdown()}\n\g<2>", page.read_text(), flags=re.DOTALL)
     page.write_text(text)
 
 

@@ -7,7 +7,17 @@ from typing import Any
 
 
 def require(module: str, extra: str) -> Any:
-    """Import `module`, or say which extra of hypersphere brings it.
+    """Import an optional dependency, or say which extra of hypersphere brings it.
+
+    Args:
+        module: dotted name of the module.
+        extra: the extra of this package that installs it.
+
+    Returns:
+        The module.
+
+    Raises:
+        ModuleNotFoundError: if it is not installed.
 
     >>> require("math", extra="report").floor(2.5)
     2

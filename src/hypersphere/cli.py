@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import sys
 from collections.abc import Sequence
 
 from ._version import __version__
+from .commands import listing
+from .commands.listing import LISTINGS
+from .registry import nearest
 
 COMMANDS = {
     "train": "train a model from a config; without one, the embedded digits example",
@@ -18,12 +20,22 @@ COMMANDS = {
     "gallery": "enroll, identify and verify people or things by their features",
     "points": "spread points on a sphere: Thomson, Whyte and Tammes configurations",
     "models": "the networks by name",
+    "heads": "the heads by name, with their options",
+    "regularizers": "the regularizers by name, with their options",
+    "activations": "the angular activations g by name, with their options",
+    "magnitudes": "the magnitudes h by name, with their options",
+    "margins": "the margins psi by name, with their options",
+    "hooks": "what can be added to training by name, with its options",
+    "tasks": "what can be trained",
     "data": "the data sets: list, fetch, check",
     "recipes": "the shipped configs, with the dissertation's numbers beside",
 }
+# Commands that take --plugin themselves, or have no use for it.
+TAKE_PLUGINS = ("train", "compare", "sweep", "recipes", "points")
 
 
 def usage() -> str:
+    """The commands, a line each."""
     width = max(map(len, COMMANDS))
     lines = [f"  {name:<{width}}  {what}" for name, what in COMMANDS.items()]
     return "\n".join(
@@ -33,12 +45,20 @@ def usage() -> str:
             *lines,
             "",
             "`hypersphere COMMAND --help` tells more.",
+            "`--plugin MODULE` adds parts of your own, from a module or a .py file.",
         ]
     )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one subcommand; returns the exit code (2: the command line was not understood)."""
+    """Run one subcommand.
+
+    Args:
+        argv: the command line. Default: that of the process.
+
+    Returns:
+        The exit code; 2 if the command line was not understood.
+    """
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(usage())
@@ -48,11 +68,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     name, *rest = arguments
     if name not in COMMANDS:
-        near = difflib.get_close_matches(name, COMMANDS, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        near = nearest(name, COMMANDS)
+        hint = f"; did you mean {near!r}?" if near else ""
         print(f"hypersphere: unknown command {name!r}{hint}\n\n{usage()}", file=sys.stderr)
         return 2
     try:
+        if name not in TAKE_PLUGINS and any(i.partition("=")[0] == "--plugin" for i in rest):
+            plugins = importlib.import_module("hypersphere.commands.plugins")
+            try:
+                rest = plugins.take_plugins(rest)
+            except ValueError as error:
+                print(f"hypersphere {name}: {error}", file=sys.stderr)
+                return 2
+        if name in LISTINGS:
+            return listing.main(name, rest)
         module = importlib.import_module(f"hypersphere.commands.{name}")
         return int(module.main(rest))
     except ModuleNotFoundError as error:

@@ -17,12 +17,15 @@ that defines it (``hypersphere.heads`` for heads, and so on), or the plugin that
 from __future__ import annotations
 
 import difflib
+import hashlib
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeVar
 
-__all__ = ["KINDS", "Entry", "entries", "entry", "names", "nearest", "register", "unknown_name"]
+__all__ = ["KINDS", "Entry", "entries", "entry", "names", "nearest", "origin", "register"]
+__all__ += ["revision", "unknown_name"]
 
 # Each kind, and what a message calls one of them.
 KINDS: dict[str, str] = {
@@ -66,7 +69,7 @@ class Entry:
     @property
     def own(self) -> bool:
         """Whether a user brought it, rather than this package."""
-        return str(self.module).split(".")[0] != "hypersphere"
+        return self.module.split(".")[0] != "hypersphere"
 
     @property
     def module(self) -> str:
@@ -75,6 +78,7 @@ class Entry:
 
 
 _ENTRIES: dict[str, dict[str, Entry]] = {kind: {} for kind in KINDS}
+_registrations = 0
 
 
 def register(kind: str, name: str, *, source: str = "", **details: Any) -> Callable[[_T], _T]:
@@ -107,6 +111,8 @@ def register(kind: str, name: str, *, source: str = "", **details: Any) -> Calla
                 f"another name"
             )
         _ENTRIES[kind][name] = new
+        global _registrations
+        _registrations += 1
         return target
 
     return add
@@ -135,6 +141,34 @@ def entries(kind: str) -> list[Entry]:
 def names(kind: str) -> list[str]:
     """The names of all parts of a kind, in the order of their registration."""
     return list(_ENTRIES[kind])
+
+
+def revision() -> int:
+    """A number that grows with each registration: what was derived from the register before it
+    changed is out of date.
+    """
+    return _registrations
+
+
+def origin(target: Any) -> dict[str, str | None]:
+    """Where a part comes from, as run.json records it.
+
+    Args:
+        target: a class, a function or an object.
+
+    Returns:
+        Its module, the file of that module, and the SHA-256 of the file; None where there is no
+        file, as for what is typed into a console.
+    """
+    if not (inspect.isclass(target) or inspect.isroutine(target)):
+        target = type(target)
+    path, digest = None, None
+    try:
+        path = inspect.getsourcefile(target)
+        digest = hashlib.sha256(Path(path).read_bytes()).hexdigest() if path else None
+    except (OSError, TypeError):
+        pass
+    return {"module": str(target.__module__), "file": path, "sha256": digest}
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:

@@ -81,10 +81,23 @@ def test_damage_is_named(tmp_path):
         ({**good, "data": good["data"].astype(np.float32)}, "uint8"),
         ({"data": good["data"]}, "an entry 'labels'"),
         ([1, 2], "a dictionary, found list"),
+        ({**good, "labels": 5}, "other labels"),
+        ({**good, "labels": [[1], [2], [3], [4]]}, "other labels"),
+        ({**good, "labels": [1, 2, [3], 4]}, "other labels"),
+        ({**good, "labels": [1, 2, 3, 4.5]}, "other labels"),
+        ({**good, "labels": np.zeros((4, 1), int)}, "other labels"),
+        ({**good, "labels": []}, "0 labels"),
     ]:
         (folder / "data_batch_3").write_bytes(pickle.dumps(content, protocol=2))
         with pytest.raises(DamagedData, match=message):
             hs.data.load("cifar10", tmp_path)
+    (folder / "data_batch_3").write_bytes(pickle.dumps(good, protocol=2))
+    meta = (folder / "batches.meta").read_bytes()
+    for names in (5, [1, 2], "names"):
+        (folder / "batches.meta").write_bytes(pickle.dumps({"label_names": names}, protocol=2))
+        with pytest.raises(DamagedData, match=r"batches\.meta is damaged: expected a list"):
+            hs.data.load("cifar10", tmp_path)
+    (folder / "batches.meta").write_bytes(meta)
     (folder / "data_batch_3").write_bytes(b"cposix\nsystem\n(S'true'\ntR.")
     with pytest.raises(RefusedPickle, match=r"data_batch_3 is refused: it asks for posix\.system"):
         hs.data.load("cifar10", tmp_path)

@@ -8,7 +8,7 @@ import torch
 from hypersphere.data import ArrayDataset, Pairs, closed_set, draw_pairs, open_set
 
 
-def labelled(counts: list[int]) -> ArrayDataset:
+def labeled(counts: list[int]) -> ArrayDataset:
     labels = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts))
     images = torch.arange(len(labels)).view(-1, 1, 1, 1).float()
     return ArrayDataset(images, labels, [f"class {c}" for c in range(len(counts))])
@@ -31,7 +31,7 @@ def test_wrong_tensors_are_named(images, labels, message):
 
 
 def test_subset_only_and_take():
-    data = labelled([2, 3, 1])
+    data = labeled([2, 3, 1])
     assert data.take(torch.tensor([5, 0])).flatten().tolist() == [5, 0]
     assert data.subset(torch.tensor([4, 5])).labels.tolist() == [1, 2]
     chosen = data.only([2, 1])
@@ -55,7 +55,7 @@ def test_nobody_stays_out_of_counts_and_classes():
 
 
 def test_closed_set_divides_every_class_and_keeps_single_samples_for_training():
-    data = labelled([8, 4, 1])
+    data = labeled([8, 4, 1])
     split = closed_set(data, test_fraction=0.25, seed=1)
     assert split.train.counts().tolist() == [6, 3, 1]
     assert split.test.counts().tolist() == [2, 1, 0]
@@ -67,7 +67,7 @@ def test_closed_set_divides_every_class_and_keeps_single_samples_for_training():
 
 
 def test_open_set_pairs_show_only_unseen_classes():
-    data = labelled([20, 20, 20, 20])
+    data = labeled([20, 20, 20, 20])
     split = open_set(data, unseen=[1, 3], folds=2, per_fold=10)
     assert split.classes == ["class 0", "class 2"]
     assert split.pairs.dataset.classes == ["class 1", "class 3"]
@@ -79,7 +79,7 @@ def test_open_set_pairs_show_only_unseen_classes():
 
 @pytest.mark.parametrize("size", [12, 1500])  # few: without replacement; many: by rejection
 def test_pairs_are_distinct_true_and_balanced(size):
-    data = labelled([size] * 2)
+    data = labeled([size] * 2)
     pairs = draw_pairs(data, folds=3, per_fold=20, seed=4)
     assert len(pairs) == 120
     assert torch.equal(pairs.same, data.labels[pairs.first] == data.labels[pairs.second])
@@ -96,7 +96,7 @@ def test_pairs_are_distinct_true_and_balanced(size):
 
 def test_too_many_pairs_are_refused_with_the_numbers():
     with pytest.raises(ValueError, match="6 pairs of one class and 9 of two"):
-        draw_pairs(labelled([3, 3]), folds=1, per_fold=7)
-    with pytest.raises(ValueError, match="one entry a pair"):
+        draw_pairs(labeled([3, 3]), folds=1, per_fold=7)
+    with pytest.raises(ValueError, match="one entry per pair"):
         none = torch.zeros(0).long()
-        Pairs(labelled([1]), none, none, torch.zeros(1).bool(), none)
+        Pairs(labeled([1]), none, none, torch.zeros(1).bool(), none)

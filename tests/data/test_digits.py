@@ -40,7 +40,9 @@ def test_open_set_keeps_classes_for_the_pairs():
 def test_unknown_names_and_options_are_answered_with_the_known():
     with pytest.raises(ValueError, match="did you mean 'mnist'"):
         hs.data.load("mnits")
-    with pytest.raises(ValueError, match="no option 'sed'; it takes protocol"):
+    with pytest.raises(
+        ValueError, match=r"no option 'sed'; did you mean 'seed'\? \(it takes: protocol"
+    ):
         hs.data.load("digits", sed=1)
     with pytest.raises(ValueError, match=r"unseen: .* classes in 0\.\.9; got \(7, 11\)"):
         hs.data.load("digits", protocol="open_set", unseen=(7, 11))
@@ -69,5 +71,5 @@ def test_a_misspelled_name_on_the_command_line(capsys):
 
     assert main(["data", "mnst"]) == 2
     assert capsys.readouterr().err.startswith(
-        "hypersphere data: unknown data set 'mnst': did you mean 'mnist'?"
+        "hypersphere data: unknown data set 'mnst'; did you mean 'mnist'?"
     )

@@ -95,3 +95,41 @@ def test_damaged_files_are_named_with_what_was_expected(tmp_path):
     path.write_bytes(whole)
     with pytest.raises(DamagedData, match="the checksum md5:f68b3c2dcbeaaa9fbdd348bbdeb94873"):
         hs.data.load("mnist", tmp_path, verify=True)
+
+
+@pytest.mark.timeout(20)
+def test_what_a_file_claims_is_bounded(tmp_path):
+    header = b"\0\0\x08"
+    for name, content, message in [
+        ("claim", header + b"\x02" + b"\xff" * 8, "at most 4,294,967,296 bytes of content"),
+        ("ratio", header + b"\x01\x10\0\0\0", "at most 200 times the file's"),
+        ("long", header + b"\x01\0\0\0\x02abc", "10 bytes for shape .2,., found more"),
+        ("dims", header + b"\xff" + b"\0\0\0\x01" * 255 + b"a", "an array, found"),
+    ]:
+        for path, written in (
+            (tmp_path / name, content),
+            (tmp_path / f"{name}.gz", gzip.compress(content)),
+        ):
+            path.write_bytes(written)
+            with pytest.raises(DamagedData, match=message):
+                read_idx(path)
+
+
+@pytest.mark.timeout(20)
+def test_a_gzip_bomb_is_read_no_further_than_its_header_says(tmp_path, monkeypatch):
+    path = tmp_path / "bomb.gz"
+    path.write_bytes(gzip.compress(b"\0\0\x08\x01\0\0\0\x02" + bytes(300_000_000), 9))
+    taken = []
+    read = gzip.GzipFile.read
+    monkeypatch.setattr(gzip.GzipFile, "read", lambda self, n=-1: taken.append(n) or read(self, n))
+    with pytest.raises(DamagedData, match=r"10 bytes for shape \(2,\), found more"):
+        read_idx(path)
+    assert max(taken) < 10 and min(taken) >= 0
+
+
+def test_labels_outside_the_classes_name_the_file(tmp_path):
+    write_set(tmp_path / "MNIST" / "raw")
+    path = tmp_path / "MNIST" / "raw" / "train-labels-idx1-ubyte.gz"
+    path.write_bytes(gzip.compress(idx_bytes(np.full(7, 77))))
+    with pytest.raises(DamagedData, match="labels-idx1-ubyte.gz is damaged.*labels up to 77"):
+        hs.data.load("mnist", tmp_path)

@@ -142,3 +142,86 @@ def test_arrays_that_lie_about_their_size_are_refused(tmp_path):
 def test_broken_pickles_are_damaged_not_crashes(tmp_path, content):
     with pytest.raises(DamagedData, match="is damaged: expected a pickle"):
         read_pickle(write(tmp_path, content))
+
+
+def nested(leaf, join, depth=40):
+    """A value that holds the one below it twice, `depth` times over: 2^depth leaves."""
+    value = leaf
+    for _ in range(depth):
+        value = join(value)
+    return value
+
+
+BOMBS = {
+    "lists": nested([1], lambda v: [v, v]),
+    "tuples": nested((1,), lambda v: (v, v)),
+    "dictionaries": nested({"a": 1}, lambda v: {"a": v, "b": v}),
+    "arrays": nested([np.zeros(1000)], lambda v: [v, v], depth=20),
+    "key": {"a": 1, "b": nested((1,), lambda v: (v, v))},
+    "array shape": Calls(np.dtype, nested([1], lambda v: [v, v])),
+    "encoding": Calls(__import__("codecs").encode, "a", nested([1], lambda v: [v, v])),
+    "set": Calls(set, [nested((1,), lambda v: (v, v))]),
+    "pairs": Calls(dict, [(nested((1,), lambda v: (v, v)), 1)]),
+}
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("name", BOMBS)
+@pytest.mark.parametrize("protocol", [2, 4])
+def test_small_pickles_of_large_work_are_refused_at_once(tmp_path, name, protocol):
+    path = write(tmp_path, BOMBS[name], protocol)
+    assert path.stat().st_size < 10_000
+    with pytest.raises(RefusedPickle, match="file is refused") as raised:
+        read_pickle(path)
+    assert len(str(raised.value)) < 500
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("operation", [b"s", b"(", b"frozen", b"additems"])
+def test_shared_tuples_are_never_hashed(tmp_path, operation):
+    # ((1, 1), (1, 1)), ...: DUP and TUPLE2 double the depth in two bytes.
+    bomb = b"K\x01" + b"2\x86" * 40
+    content = {
+        b"s": b"\x80\x04}" + bomb + b"K\x01s.",
+        b"(": b"\x80\x04(" + bomb + b"K\x01d.",
+        b"frozen": b"\x80\x04(" + bomb + b"\x91.",
+        b"additems": b"\x80\x04\x8f(" + bomb + b"\x90.",
+    }[operation]
+    with pytest.raises(RefusedPickle, match="as a key"):
+        read_pickle(write(tmp_path, content))
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("copies", [b"list", b"tuple"])
+def test_copies_without_end_are_refused(tmp_path, copies):
+    # One list of 100,000, copied 100,000 times in six bytes each.
+    big = b"](" + b"N" * 100_000 + b"eq\x000"
+    content = b"\x80\x02" + big + b"c__builtin__\n" + copies + b"\nq\x010]"
+    with pytest.raises(RefusedPickle, match="again and again"):
+        read_pickle(write(tmp_path, content + b"h\x01h\x00\x85Ra" * 100_000 + b"."))
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\x80\x05\x96" + (1 << 40).to_bytes(8, "little") + b".",  # BYTEARRAY8 of a terabyte
+        b"\x80\x04\x8e" + (1 << 40).to_bytes(8, "little") + b"ab.",  # BINBYTES8
+        b"\x80\x02Nr\xff\xff\xff\x7f.",  # a memo of two billion entries
+        b"\x80\x02\x82\x01.",  # an extension of the running program
+        b"]" * 50_000 + b"a" * 49_999 + b".",  # deeper than any stack
+    ],
+)
+def test_claims_of_single_operations_cost_nothing(tmp_path, content):
+    try:
+        read_pickle(write(tmp_path, content))
+    except DamagedData as error:
+        assert "file" in str(error)
+
+
+def test_shared_parts_of_honest_files_are_read(tmp_path):
+    row = list(range(100))
+    array = np.arange(5)
+    read = read_pickle(write(tmp_path, {"rows": [row, row], "arrays": (array, array), "set": {1}}))
+    assert read["rows"] == [row, row] and read["set"] == {1}
+    np.testing.assert_array_equal(read["arrays"][1], array)

@@ -20,7 +20,7 @@ def run(capsys, *words):
 
 
 @pytest.fixture
-def labelled(tmp_path):
+def labeled(tmp_path):
     labels = torch.arange(12).repeat_interleave(22)
     features = 3 * torch.randn(12, 8)[labels] + torch.randn(264, 8)
     path = tmp_path / "features.safetensors"
@@ -42,10 +42,10 @@ def labelled(tmp_path):
         (["generative", "--splits", "3"], "inception-style score"),
     ],
 )
-def test_every_kind_from_saved_features(capsys, labelled, tmp_path, words, shown):
+def test_every_kind_from_saved_features(capsys, labeled, tmp_path, words, shown):
     kind, *rest = words
     target = tmp_path / "out" / "result.json"
-    code, out, err = run(capsys, "evaluate", kind, "--features", labelled, *rest, "--json", target)
+    code, out, err = run(capsys, "evaluate", kind, "--features", labeled, *rest, "--json", target)
     assert code == 0 and err == "" and shown in out
     assert json.loads(target.read_text())["kind"].endswith("Result")
 
@@ -82,8 +82,8 @@ def test_verification_from_npz_with_pairs(capsys, tmp_path):
         (["fewshot", "--features", "FILE", "--queries", "99"], "0 of 12 classes have them"),
     ],
 )
-def test_mistakes_are_one_line(capsys, labelled, words, message):
-    words = [labelled if w == "FILE" else w for w in words]
+def test_mistakes_are_one_line(capsys, labeled, words, message):
+    words = [labeled if w == "FILE" else w for w in words]
     code, out, err = run(capsys, "evaluate", *words)
     assert code == 1 and out == "" and message in err and err.count("\n") == 1
 
@@ -252,3 +252,31 @@ def test_pictures_of_people_with_a_trained_run(capsys, trained, tmp_path):
     (gallery / "gallery.json").write_text(json.dumps(record))
     code, _, err = run(capsys, "gallery", "identify", gallery, person, *source)
     assert code == 1 and "come from model 0123456789abcdef" in err
+
+
+def every_option():
+    import argparse
+
+    from hypersphere.commands import _evaluation, gallery, points
+
+    for name, (top, parts) in {
+        "evaluate": _evaluation.parsers(),
+        "gallery": gallery.parsers(),
+        "points": (points._parser(), {}),
+    }.items():
+        for part in (top, *parts.values()):
+            for action in part._actions:
+                if not isinstance(action, argparse._SubParsersAction):
+                    yield name, part.prog, action
+
+
+def test_every_option_has_a_text_and_says_its_default():
+    silent = [(prog, a.dest) for _, prog, a in every_option() if not a.help]
+    assert silent == []
+    unsaid = [
+        (prog, a.dest)
+        for _, prog, a in every_option()
+        if a.option_strings and a.default not in (None, False, "==SUPPRESS==")
+        and "default" not in a.help
+    ]  # fmt: skip
+    assert unsaid == []

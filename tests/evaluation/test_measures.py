@@ -21,8 +21,8 @@ from hypersphere.evaluation import (
     neuron_weights,
     pair_angles,
 )
-from hypersphere.evaluation.classification import rank_correlation
-from hypersphere.evaluation.few_shot import sample_episodes, train_classifiers
+from hypersphere.evaluation.fewshot import sample_episodes, train_classifiers
+from hypersphere.evaluation.geometry.class_geometry import rank_correlation
 from hypersphere.evaluation.results import mean_interval, student_quantile, wilson_interval
 
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hypersphere import functional as HF
-from hypersphere.functional.angular import ANGULAR_KINDS
 
+from kinds import ANGULAR_KINDS
 from reference import decoupled as reference
 
 THETAS = torch.linspace(0, math.pi, 61, dtype=torch.float64)
@@ -112,3 +112,31 @@ def test_slopes_of_16_bit_cosines_stop_at_their_rounding(kind, dtype):
     bound = HF.angular_derivative(below, kind).item()
     assert slope.item() == pytest.approx(bound, rel=0.2)
     assert HF.angular_derivative(one.detach(), kind).item() == pytest.approx(bound, rel=0.2)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
+@pytest.mark.parametrize("kind", ANGULAR_KINDS)
+def test_forward_mode_to_the_second_order(kind):
+    c = torch.tensor([-0.9, -0.3, 0.2, 0.7], dtype=torch.float64)
+
+    def g(c):
+        return HF.angular(c, kind)
+
+    slope = HF.angular_derivative(c, kind)
+    _, tangent = torch.func.jvp(g, (c,), (torch.ones_like(c),))
+    torch.testing.assert_close(tangent, slope)
+    torch.testing.assert_close(torch.func.jacfwd(g)(c), slope.diag())
+    twice = torch.func.jacrev(torch.func.jacrev(lambda c: g(c).sum()))(c)
+    leaf = c.clone().requires_grad_()
+    (first,) = torch.autograd.grad(g(leaf).sum(), leaf, create_graph=True)
+    if first.requires_grad:
+        torch.testing.assert_close(twice.diag(), torch.autograd.grad(first.sum(), leaf)[0])
+    for hessian in (torch.func.hessian, lambda f: torch.func.jacfwd(torch.func.jacfwd(f))):
+        torch.testing.assert_close(hessian(lambda c: g(c).sum())(c), twice)
+    with torch.autograd.forward_ad.dual_level():
+        dual = g(torch.autograd.forward_ad.make_dual(c, torch.ones_like(c)))
+        torch.testing.assert_close(torch.autograd.forward_ad.unpack_dual(dual).tangent, slope)
+    ends = torch.tensor([-1.0, 1.0, 0.5])
+    value, tangent = torch.func.jvp(g, (ends,), (torch.ones_like(ends),))
+    torch.testing.assert_close(value, g(ends))
+    torch.testing.assert_close(tangent, HF.angular_derivative(ends, kind))

@@ -8,11 +8,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from hypersphere import functional as HF
-from hypersphere.functional._kernels.decoupled.tiled import plain_operator
-from hypersphere.functional.angular import ANGULAR_KINDS
-from hypersphere.functional.magnitude import MAGNITUDE_KINDS, RADIUS_KINDS
+from hypersphere.functional._kernels.decoupled.plain import plain_operator
 
 from edges import EDGE_IDS, EDGES
+from kinds import ANGULAR_KINDS, MAGNITUDE_KINDS, RADIUS_KINDS
 from reference import decoupled as reference
 
 RHO = torch.tensor([0.5, 1.0, 2.0, 5.0])
@@ -415,8 +414,8 @@ def test_messages():
 @pytest.mark.parametrize("each", [False, True])
 def test_the_compiled_form_is_the_plain_one(kind, angular, each):
     from hypersphere.functional._kernels.decoupled.compiled import compiled_operator
-    from hypersphere.functional._kernels.decoupled.patches import Geometry
-    from hypersphere.functional._kernels.decoupled.tiled import Inputs, Operator
+    from hypersphere.functional._kernels.decoupled.convolution import Geometry
+    from hypersphere.functional._kernels.decoupled.plain import Inputs, OperatorSettings
 
     x = torch.randn(2, 4, 5, 6, dtype=torch.float64, requires_grad=True)
     x.data[0, :, :3, :3] = 0  # a zero patch
@@ -431,7 +430,9 @@ def test_the_compiled_form_is_the_plain_one(kind, angular, each):
         torch.rand(6, dtype=torch.float64).requires_grad_(),
         torch.rand(6, dtype=torch.float64).requires_grad_(),
     )
-    op = Operator(kind, angular, 1.3, None, Geometry((1, 1), (0, 0), (1, 1), 2))
+    g, h = HF.angular_function(angular), HF.magnitude_function(kind)
+    geometry = Geometry((1, 1), (0, 0), (1, 1), 2)
+    op = OperatorSettings(h, g, 1.3, h.default_beta or 0.0, geometry)
     outs = [form(inputs, op) for form in (compiled_operator, plain_operator)]
     torch.testing.assert_close(*outs)
     grad = torch.randn_like(outs[0])
@@ -445,8 +446,9 @@ def test_the_compiled_form_is_the_plain_one(kind, angular, each):
 
 
 def test_plain_and_fused_gradients_agree():
-    from hypersphere.functional._kernels.decoupled.patches import Geometry
-    from hypersphere.functional._kernels.decoupled.tiled import Inputs, Operator, apply_operator
+    from hypersphere.functional._kernels.decoupled.convolution import Geometry
+    from hypersphere.functional._kernels.decoupled.plain import Inputs, OperatorSettings
+    from hypersphere.functional._kernels.decoupled.tiled import apply_operator
 
     x = torch.randn(40, 4, 16, 16, dtype=torch.float64, requires_grad=True)  # several tiles
     kernel = HF.normalize(torch.randn(16, 36, dtype=torch.float64)).view(16, 4, 3, 3)
@@ -457,7 +459,8 @@ def test_plain_and_fused_gradients_agree():
         torch.rand(16, dtype=torch.float64).add(1).requires_grad_(),
         torch.rand(16, dtype=torch.float64).add(0.2).requires_grad_(),
     )
-    op = Operator("segmented", "sigmoid", 1.2, 0.3, Geometry((1, 1), (1, 1), (1, 1), 1))
+    g, h = HF.angular_function("sigmoid"), HF.magnitude_function("segmented")
+    op = OperatorSettings(h, g, 1.2, 0.3, Geometry((1, 1), (1, 1), (1, 1), 1))
     grad = torch.randn(40, 16, 16, 16, dtype=torch.float64)
     wanted = [t for t in inputs if t is not None]
     for a, b in zip(
@@ -561,3 +564,31 @@ def test_workspace_stays_on_the_processor():
     with torch.device("meta"):
         HF.decoupled_conv2d(x, weight, angular="linear")
     assert HF.decoupled_conv2d(x, weight, angular="linear").isfinite().all()
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
+@pytest.mark.parametrize("angular", ANGULAR_KINDS)
+def test_forward_mode_and_hessian_of_every_activation(angular):
+    x = torch.randn(1, 2, 3, 4, dtype=torch.float64)
+    weight = torch.randn(3, 2, 3, 3, dtype=torch.float64)
+
+    def f(x):
+        return HF.decoupled_conv2d(x, weight, magnitude="tanh", angular=angular).sum()
+
+    direction = torch.randn_like(x)
+    _, tangent = torch.func.jvp(f, (x,), (direction,))
+    torch.testing.assert_close(tangent, (torch.func.grad(f)(x) * direction).sum())
+    hessian = torch.func.jacrev(torch.func.grad(f))(x)
+    torch.testing.assert_close(torch.func.hessian(f)(x), hessian)
+
+
+@pytest.mark.parametrize("angular", ["cosine", "sigmoid"])
+@pytest.mark.parametrize("magnitude", ["sphere", "linear", "segmented"])
+def test_meta_tensors(magnitude, angular):
+    x = torch.empty(2, 3, 8, 8, device="meta", requires_grad=True)
+    weight = torch.empty(4, 3, 3, 3, device="meta", requires_grad=True)
+    out = HF.decoupled_conv2d(x, weight, magnitude=magnitude, angular=angular)
+    assert out.shape == (2, 4, 6, 6) and out.is_meta
+    out.sum().backward()
+    assert x.grad.shape == x.shape and weight.grad.shape == weight.shape
+    assert HF.patch_norm(x, 3).shape == (2, 1, 6, 6)

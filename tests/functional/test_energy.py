@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hypersphere import functional as HF
-from hypersphere.functional import energy as module
+from hypersphere.functional._kernels.energy import pair_energy as module
 
 from edges import EDGE_IDS, EDGES, LOW_PRECISION
 from reference import energy as reference
@@ -229,7 +229,7 @@ def test_memory_stays_far_below_the_square(monkeypatch):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        ({"weight": torch.zeros(5)}, "one neuron a row"),
+        ({"weight": torch.zeros(5)}, "one neuron per row"),
         ({"weight": torch.zeros(1, 5)}, "N >= 2"),
         ({"weight": torch.zeros(3, 0)}, "N >= 2"),
         ({"weight": torch.eye(3), "s": -1.0}, "0 <= s"),
@@ -252,3 +252,16 @@ def test_wrong_arguments_are_told(arguments, message):
 def test_integers_are_refused():
     with pytest.raises(TypeError, match="int64"):
         HF.hyperspherical_energy(torch.ones(3, 3, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("beta", [1e-20, 1e-38, 1e20, 1e38])
+@pytest.mark.parametrize("half_space", [False, True])
+@pytest.mark.parametrize("s", [0.0, 1.0, 2.0, 6.0])
+def test_weights_of_any_size_have_finite_gradients(s, half_space, beta):
+    for weights in (torch.full((5,), beta), torch.tensor([beta, beta, 1.0, 1.0, 2.0])):
+        w = torch.randn(5, 3)
+        w[1] = w[0]
+        w.requires_grad_()
+        value = HF.hyperspherical_energy(w, s, half_space, weights=weights)
+        value.backward()
+        assert value.isfinite() and w.grad.isfinite().all()

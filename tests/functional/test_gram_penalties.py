@@ -73,3 +73,34 @@ def test_wrong_arguments_are_told():
         HF.orthogonal_penalty(torch.ones(3, 3), sets=True)
     with pytest.raises(ValueError, match="start must be"):
         HF.spectral_penalty(torch.eye(3), torch.ones(1, 2))
+
+
+@pytest.mark.parametrize("shape", [(4, 9), (9, 4)], ids=["wide", "tall"])
+@pytest.mark.parametrize("scale", [1e5, 1e8, 1e15, 1e30])
+def test_large_weights_do_not_become_nan(shape, scale):
+    w = torch.randn(shape)
+    exact = (scale * w.double()).requires_grad_()
+    single = exact.detach().float().requires_grad_()
+    for penalty in (HF.orthonormal_penalty, HF.orthogonal_penalty):
+        value, expected = penalty(single), penalty(exact)
+        (slope,), (expected_slope,) = (
+            torch.autograd.grad(v, x) for v, x in ((value, single), (expected, exact))
+        )
+        if expected < 1e37:
+            torch.testing.assert_close(value.double(), expected, rtol=1e-4, atol=0)
+        assert value > 1e15 and not slope.isnan().any()
+        toward = torch.nn.functional.cosine_similarity(
+            (slope / slope.abs().amax()).double().flatten(), expected_slope.flatten(), dim=0
+        )
+        assert toward > 0.999
+    value, vector = HF.spectral_penalty(single, iterations=20)
+    assert vector.isfinite().all() and not value.isnan()
+    (slope,) = torch.autograd.grad(value, single)
+    assert slope.isfinite().all()
+    if scale < 1e16:
+        expected, _ = HF.spectral_penalty(exact, vector.double(), iterations=1)
+        torch.testing.assert_close(value.double(), expected, rtol=1e-3, atol=0)
+
+
+def test_large_orthogonal_neurons_have_no_penalty():
+    assert HF.orthogonal_penalty(1e30 * torch.eye(3)) == 0

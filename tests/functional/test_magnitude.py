@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from hypersphere import functional as HF
-from hypersphere.functional.magnitude import MAGNITUDE_KINDS
 
+from kinds import MAGNITUDE_KINDS
 from reference import decoupled as reference
 
 NORMS = torch.tensor([1e-6, 0.3, 0.9, 1.7, 4.0], dtype=torch.float64)

@@ -183,7 +183,7 @@ def test_messages():
         orthogonalize(torch.eye(3), "qr")
     with pytest.raises(ValueError, match=r"square matrices \(\.\.\., d, d\); got \(3, 4\)"):
         orthogonalize(torch.ones(3, 4))
-    with pytest.raises(ValueError, match="one vector of length d a column"):
+    with pytest.raises(ValueError, match="one vector of length d per column"):
         apply_orthogonal(torch.eye(3), torch.ones(4, 2))
     with pytest.raises(ValueError, match="floating-point"):
         orthogonalize(torch.ones(3, 3, dtype=torch.long))
@@ -226,3 +226,35 @@ def test_an_overlooked_singular_value(method):
         sigma[50] = outlier
         U = torch.linalg.qr(left)[0] * sigma @ torch.linalg.qr(right)[0]
         assert error(orthogonalize(U, method)) < 5e-6
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("scale", [1e-10, 1e5, 1e10, 1e19, 1e30])
+@pytest.mark.parametrize("d", [1, 2, 5, 8, 33])
+@pytest.mark.parametrize("method", DISTINCT)
+def test_orthogonal_at_every_scale(method, d, scale, dtype):
+    U = (scale * torch.randn(d, d, dtype=dtype)).requires_grad_()
+    R = orthogonalize(U, method)
+    assert error(R.detach()) < (1e-5 if dtype == torch.float32 else 1e-6)
+    R.mul(torch.randn(d, d, dtype=dtype)).sum().backward()
+    assert U.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("method", ["loewdin", "gram_schmidt", "cayley", "exponential"])
+def test_a_sign_has_no_gradient(method):
+    U = torch.tensor([[-0.3]], requires_grad=True)
+    orthogonalize(U, method).sum().backward()
+    assert U.grad.item() == 0
+
+
+def test_cayley_of_a_large_odd_matrix_is_that_of_float64():
+    U = 1e5 * torch.randn(33, 33)
+    V, G = torch.randn(33, 4), torch.randn(33, 4)
+    results = []
+    for dtype in (torch.float32, torch.float64):
+        u, v = U.to(dtype).requires_grad_(), V.to(dtype).requires_grad_()
+        result = apply_orthogonal(u, v, "cayley")
+        slopes = torch.autograd.grad(result, (u, v), G.to(dtype))
+        results.append([x.double() for x in (result, slopes[0] * 1e5, slopes[1])])
+    for single, double in zip(*results, strict=True):
+        torch.testing.assert_close(single, double, atol=1e-5, rtol=1e-4)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hypersphere import functional as HF
-from hypersphere.functional._kernels.spreading import blocks
+from hypersphere.functional._kernels.spreading import row_blocks as blocks
 
 from edges import LOW_PRECISION
 from reference import spreading as reference

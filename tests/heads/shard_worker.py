@@ -1,4 +1,4 @@
-"""One process of a sharded head: `python shard_worker.py JOB RANK WORLD FOLDER`.
+"""One process of a sharded head: `python shard_worker.py RANK WORLD JOB FOLDER`.
 
 Everything is drawn from seeds, so each process also knows the whole problem and compares its part
 with what a single process computes on the joined batch.
@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import hypersphere.heads as heads
 from hypersphere.heads import LambdaAnnealing, MarginHead
+from processes import leave
 
 CLASSES, DIM = 11, 6
 
@@ -126,11 +127,11 @@ def agree(rank, world, folder):
 
 
 class Net(nn.Module):
-    def __init__(self):
+    def __init__(self, head="a_softmax"):
         super().__init__()
         torch.manual_seed(2)
         self.backbone = nn.Linear(DIM, DIM).double()
-        self.head = build("a_softmax")
+        self.head = build(head)
 
     def forward(self, x, y):
         return self.head.loss(self.backbone(x), y)
@@ -140,9 +141,10 @@ def optimizer_of(net):
     return torch.optim.SGD(net.parameters(), lr=0.2, momentum=0.9)
 
 
-def steps(model, net, optimizer, rank, world, start=0, count=3):
+def steps(model, net, optimizer, rank, world, start=0, count=3, most=CLASSES):
     for seed in range(start, start + count):
         x, y = batch(seed)
+        y = y.clamp_max(most - 1)
         optimizer.zero_grad()
         loss = model(own(x, rank, world), own(y, rank, world))
         loss.backward()
@@ -168,6 +170,72 @@ def train(rank, world, folder):
     if rank == 0:
         torch.save(state, folder / "net.pt")
     heads.save_shards(net.head, folder / "shards", optimizer)
+    del model  # before the group that it holds
+
+
+def wrapped(rank, world, folder):
+    """DDP without `ignore_in_ddp`: around equal and unequal shards, and around a head alone."""
+    for classes in (10, 11):
+        HEADS["counted"] = lambda classes=classes: annealed(heads.ASoftmaxHead(DIM, classes))
+        net, alone = Net("counted"), Net("counted")
+        heads.shard(net.head)
+        rows = slice(net.head.shard.start, net.head.shard.stop)
+        model = DistributedDataParallel(net)
+        close(net.head.weight, alone.head.weight[rows], f"rows of {classes} after wrapping")
+        steps(model, net, optimizer_of(net), rank, world, most=classes)
+        steps(alone, alone, optimizer_of(alone), 0, 1, most=classes)
+        close(net.backbone.weight, alone.backbone.weight, f"backbone of {classes}")
+        close(net.head.weight, alone.head.weight[rows], f"rows of {classes}")
+        del model
+    head = heads.shard(MarginHead(DIM, 10))
+    try:
+        DistributedDataParallel(head)
+    except RuntimeError as error:
+        assert "Wrap the backbone alone" in str(error), error
+    else:
+        raise AssertionError("nothing to do, and no word of it")
+    plain = DistributedDataParallel(nn.Linear(3, 3))  # others are wrapped as ever
+    plain(torch.randn(2, 3)).sum().backward()
+    del plain
+
+
+def files(rank, world, folder):
+    """A process that cannot write or read stops all, and the folder keeps what it held."""
+    torch.manual_seed(0)
+    head = heads.shard(MarginHead(DIM, CLASSES))
+    before = head.weight.detach().clone()
+    place = folder / "kept"
+    heads.save_shards(head, place)
+    with torch.no_grad():
+        head.weight.add_(1)
+    save = torch.save
+    if rank == world - 1:
+        torch.save = refuse
+    try:
+        heads.save_shards(head, place)
+    except (OSError, ValueError) as error:
+        assert ("no space" if rank == world - 1 else f"process {world - 1}") in str(error), error
+    else:
+        raise AssertionError("one process could not write")
+    torch.save = save
+    heads.load_shards(head, place)
+    close(head.weight, before, "the save before")
+    changed = head.weight.detach().clone()
+    dist.barrier()
+    if rank == 0:
+        sorted(place.glob("classes-*-1.pt"))[-1].unlink()
+    dist.barrier()
+    try:
+        heads.load_shards(head, place)
+    except (FileNotFoundError, ValueError) as error:
+        assert "lacks classes-" in str(error) or "process" in str(error), error
+    else:
+        raise AssertionError("a file is missing")
+    close(head.weight, changed, "untouched")
+
+
+def refuse(*_):
+    raise OSError("no space left")
 
 
 def resume(rank, world, folder):
@@ -219,7 +287,7 @@ def misuse(rank, world, folder):
 
 
 if __name__ == "__main__":
-    jobs, rank, world, folder = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
+    rank, world, jobs, folder = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], Path(sys.argv[4])
     torch.set_num_threads(1)
     if world > 1:
         meeting = f"file://{folder}/meeting-{jobs}-{world}"
@@ -227,5 +295,4 @@ if __name__ == "__main__":
     for job in jobs.split(","):
         globals()[job](rank, world, folder)
     if world > 1:
-        dist.barrier()
-        dist.destroy_process_group()
+        leave()

@@ -122,3 +122,62 @@ def test_unknown_metric_loss():
         heads.MetricLoss("hing")
     with pytest.raises(ValueError, match="needs num_classes and in_features"):
         heads.MetricLoss("center")
+
+
+@pytest.mark.parametrize("kind", [heads.ASoftmaxHead, heads.LSoftmaxHead])
+def test_features_that_shrink_to_escape_the_margin(kind):
+    torch.manual_seed(0)
+    x, y = clusters()
+    head = kind(16, 10, m=4)  # classes in random directions: the margin is not met
+    found = diagnose(head, 1e-3 * x, y)
+    assert abs(found.loss - math.log(10)) < 0.05  # the way out: no score, no loss above log C
+    assert "shrinking them is the way out of a hard margin" in found.advice[0]
+    assert "head.annealing = LambdaAnnealing.sphereface()" in found.advice[0]
+    assert "BatchNorm" not in str(found)
+    head.annealing = LambdaAnnealing(base=0.5, minimum=0.1)
+    assert "let lambda fall more slowly" in str(diagnose(head, 1e-3 * x, y))
+    head.annealing = LambdaAnnealing()  # lambda = 1000: no margin yet, so they are short by nature
+    assert "BatchNorm" in str(diagnose(head, 1e-3 * x, y))
+    if kind is heads.ASoftmaxHead:  # on their classes the margin is met, and they are only short
+        assert "BatchNorm" in str(diagnose(on_classes(kind(16, 10, m=4)), 1e-3 * x, y))
+
+
+def test_a_training_that_shrinks_its_features_is_told_to_anneal():
+    torch.manual_seed(0)
+    y = torch.randint(10, (256,))
+    x = torch.nn.Parameter(torch.randn(256, 16))
+    head = heads.ASoftmaxHead(16, 10, m=4)
+    optimizer = torch.optim.SGD([x], lr=20.0)  # only the features may move, not fast enough to turn
+    for _ in range(60):
+        optimizer.zero_grad()
+        with torch.no_grad():
+            x *= 0.9
+        head.loss(x, y).backward()
+        optimizer.step()
+    found = diagnose(head, x, y)
+    if found.scale < 1 and not found.healthy:
+        assert "annealing" in str(found) and "BatchNorm" not in str(found)
+
+
+@pytest.mark.parametrize(
+    "head", [heads.SoftmaxHead(16, 10), heads.ArcFaceHead(16, 10), heads.ASoftmaxHead(16, 10)]
+)
+def test_zero_features_are_dead_not_collapsed(head):
+    found = diagnose(head, torch.zeros(8, 16), torch.arange(8))
+    assert len(found.advice) == 1 and "all features are zero" in found.advice[0]
+
+
+@pytest.mark.parametrize("head", [heads.SoftmaxHead(16, 1), heads.ArcFaceHead(16, 1)])
+def test_one_class_is_always_right(head):
+    found = diagnose(head, torch.randn(8, 16), torch.zeros(8).long())
+    assert found.accuracy == 1 and found.healthy, found
+
+
+def test_right_answers_with_small_scores_are_no_guess():
+    x, y = clusters()
+    head = on_classes(heads.SoftmaxHead(16, 10))
+    with torch.no_grad():
+        head.weight *= 0.01
+    found = diagnose(head, x, y)
+    assert found.accuracy > 0.9 and "guesses" not in str(found)
+    assert "the classes are told apart" in found.advice[0]

@@ -41,3 +41,36 @@ def test_it_is_a_head_like_the_others():
         head.loss(x, y, "all")
     with pytest.raises(ValueError, match="margin must be above 0; got 0"):
         heads.HingeHead(8, 3, margin=0)
+
+
+def test_ignored_samples_do_not_count():
+    head = heads.HingeHead(4, 3)
+    x, y = torch.randn(5, 4), torch.tensor([0, -100, 2, 1, -100])
+    kept = y != -100
+    torch.testing.assert_close(head.loss(x, y), head.loss(x[kept], y[kept]))
+    torch.testing.assert_close(head.loss(x, y, "sum"), head.loss(x[kept], y[kept], "sum"))
+    each = head.loss(x, y, "none")
+    assert (each[~kept] == 0).all() and each.shape == (5,)
+    other = torch.where(y == -100, torch.full_like(y, 255), y)
+    torch.testing.assert_close(head.loss(x, other, ignore_index=255), head.loss(x, y))
+    broken = x.clone().requires_grad_()
+    with torch.no_grad():
+        broken[1] = float("nan")
+    head.loss(broken, y).backward()
+    assert broken.grad[kept].isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("rows", "labels", "message"),
+    [
+        (4, torch.tensor([0, 1, 2]), r"labels of shape \(4,\) for 4 features, got \(3,\)"),
+        (2, torch.tensor([0, 3]), "label 3 .* C = 3"),
+        (2, torch.tensor([0, -1]), "label -1 .* C = 3"),
+        (2, torch.rand(2, 3), "class labels are integers"),
+    ],
+)
+def test_wrong_labels_are_named(rows, labels, message):
+    with pytest.raises(ValueError, match=message):
+        heads.HingeHead(4, 3).loss(torch.randn(rows, 4), labels)
+    with pytest.raises(ValueError, match=r"features of shape \(B, 4\)"):
+        heads.HingeHead(4, 3).loss(torch.randn(2, 5), torch.tensor([0, 1]))

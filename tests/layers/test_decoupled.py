@@ -48,7 +48,7 @@ def test_padding_modes_pad_first_then_measure(mode, magnitude):
 
 
 def test_every_preset():
-    for name in hl.presets.__all__:
+    for name in hl.named.__all__:
         kind = getattr(hl, name).preset
         if name.endswith("Linear") and name != "LinearConv2d":
             layer, x = getattr(hl, name)(4, 3), torch.randn(2, 4)
@@ -344,3 +344,75 @@ def test_contract_of_the_design():
     hs.layers.TanhMagnitude(alpha=1.0, radius=1.0, learn_radius=True)
     hs.layers.SigmoidAngular(k=0.3, learnable=False, share="filter")
     hs.layers.SphereConv2d(16, 32, 3, padding=1, angular="linear")
+
+
+def test_shapes_on_the_meta_device():
+    x = torch.empty(2, 3, 8, 8, device="meta")
+    for name in ("SphereConv2d", "TanhConv2d", "LinearConv2d"):
+        for angular in ("cosine", "linear", "sigmoid", torch.relu):
+            layer = getattr(hl, name)(3, 4, 3, angular=angular, device="meta")
+            assert layer(x).shape == (2, 4, 6, 6)
+            assert layer.eval()(x).shape == (2, 4, 6, 6)
+    assert hl.SphereLinear(3, 4, device="meta")(x.movedim(1, 3)).shape == (2, 8, 8, 4)
+
+
+def operators():
+    angular = hl.SigmoidAngular(k=0.3, learnable=True)
+    return nn.Sequential(
+        hl.DecoupledConv2d(3, 4, 3, magnitude="tanh", angular=angular, rescale=True),
+        hl.DecoupledConv2d(4, 4, 3, rescale=(3.0, 0.5)),
+        hl.SphereConv2d(4, 4, 3, bias=True),
+    )
+
+
+@pytest.mark.parametrize("assign", [False, True])
+def test_plain_states_load_into_layers_on_the_meta_device(assign):
+    plain = nn.Sequential(
+        nn.Conv2d(3, 4, 3, bias=False), nn.Conv2d(4, 4, 3, bias=False), nn.Conv2d(4, 4, 3)
+    )
+    with torch.device("meta"):
+        net = operators()
+    if not assign:
+        net.to_empty(device="cpu")
+        for module in net.modules():
+            if hasattr(module, "reset_parameters"):
+                module.reset_parameters()
+    net.load_state_dict(plain.state_dict(), assign=assign)
+    want = operators()
+    want.load_state_dict(plain.state_dict())
+    tensors = [*net.named_parameters(), *net.named_buffers()]
+    assert not [name for name, t in tensors if t.is_meta]
+    assert {n for n, _ in net.named_parameters()} == {n for n, _ in want.named_parameters()}
+    x = torch.randn(2, 3, 8, 8)
+    torch.testing.assert_close(net(x), want(x))
+    net(x).sum().backward()
+    assert net[0].operator.rescale.beta.grad is not None
+
+
+def test_running_mean_in_float64():
+    layer = hl.TanhConv2d(3, 4, 3, dtype=torch.float64)
+    total = 0.0
+    for count in range(1, 8):  # up to 1 / momentum batches it is their plain mean
+        x = torch.randn(2, 3, 5, 5, dtype=torch.float64)
+        layer(x)
+        total += HF.patch_norm(x, 3).mean().item()
+        mean = layer.operator.magnitude.running.mean
+        assert mean.dtype == torch.float64
+        assert mean.item() == pytest.approx(total / count, rel=1e-14)
+    other = hl.TanhConv2d(3, 4, 3)
+    other.load_state_dict(layer.state_dict())
+    torch.testing.assert_close(other.operator.magnitude.running.mean, mean.float())
+
+
+def test_layers_are_pickled_and_documented():
+    import inspect
+    import pickle
+
+    for layer in (hl.SphereConv1d(2, 3, 3), hl.TanhConv3d(2, 3, 3, angular="sigmoid")):
+        again = pickle.loads(pickle.dumps(layer))
+        assert type(again) is type(layer) and repr(again) == repr(layer)
+        assert isinstance(again, (nn.Conv1d, nn.Conv3d))
+    for name in [*hl.named.__all__, "DecoupledConv1d", "DecoupledConv3d"]:
+        layer = getattr(hl, name)
+        for argument in inspect.signature(layer).parameters:
+            assert f"    {argument}: " in layer.__doc__, (name, argument)

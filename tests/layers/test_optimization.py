@@ -129,7 +129,7 @@ def test_parameter_groups_read_marks():
 
 def test_other_parameter_groups_see_the_marks_of_operators():
     from hypersphere.orthogonal import parameter_groups as orthogonal_groups
-    from hypersphere.training.optimizers import parameter_groups as training_groups
+    from hypersphere.training.optimizers import optimizer_groups as training_groups
 
     net = nn.Sequential(
         hl.TanhConv2d(3, 4, 3, angular=hl.SigmoidAngular(learnable=True), rescale=True)

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+import hypersphere as hs
 from hypersphere import models
 
 
@@ -80,3 +81,44 @@ def test_wrong_graphs_are_told_apart():
         models.normalized_adjacency(torch.tensor([[0], [7]]), 4)
     with pytest.raises(ValueError, match=r"\(n, 9\) and an adjacency matrix \(n, n\)"):
         models.create("gcn", in_channels=9)(torch.zeros(4, 8), torch.eye(4))
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support:UserWarning")
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr])
+@pytest.mark.parametrize("change", ["plain", "sphere", "rotated"])
+def test_sparse_features_train_the_same_network(layout, change):
+    torch.manual_seed(0)
+    edges = ring_with_chords()
+    x = torch.rand(12, 9, dtype=torch.float64) * (torch.rand(12, 9) < 0.3)
+    adjacency = models.normalized_adjacency(edges, 12, dtype=torch.float64)
+    operator = "sphere" if change == "sphere" else None
+    net = models.create("gcn", in_channels=9, widths=(5,), operator=operator).double()
+    if change == "rotated":
+        hs.orthogonal.rotate(net)
+    for dropout in (0.0, 1.0):  # at both ends dropout is the same for both layouts
+        net.dropout.p = dropout
+        given, results = {"dense": x, "sparse": x.to_sparse(layout=layout)}, {}
+        for name, features in given.items():
+            net.zero_grad()
+            out = net(features, adjacency)
+            out.square().sum().backward()
+            results[name] = [
+                out.detach(),
+                *(p.grad.clone() for p in net.parameters() if p.requires_grad),
+            ]
+        for dense, sparse in zip(results["dense"], results["sparse"], strict=True):
+            torch.testing.assert_close(sparse, dense)
+
+
+def test_dropout_of_sparse_features_keeps_their_mean():
+    torch.manual_seed(0)
+    net = models.create("gcn", in_channels=4, widths=(3,), activation="none")
+    x, adjacency = torch.tensor([[1.0, 0, 2, 0]]).expand(2, 4), torch.eye(2)
+    with torch.no_grad():
+        expected = net.eval()(x, adjacency)
+        net.train().dropout.p = 0.5
+        net.dropout.register_forward_hook(
+            lambda _, given, out: given[0] if given[0].dim() == 2 else out
+        )  # only the sparse values are dropped, not the hidden layer
+        mean = torch.stack([net(x.to_sparse(), adjacency) for _ in range(4000)]).mean(0)
+    torch.testing.assert_close(mean, expected, rtol=0.1, atol=0.05)

@@ -87,7 +87,7 @@ def test_gradients_reach_every_parameter(name, options):
 def test_wrong_point_clouds_are_told_apart():
     with pytest.raises(ValueError, match=r"point clouds \(B, N, 3\); got \(2, 3, 16\)"):
         models.create("pointnet")(torch.zeros(2, 3, 16))
-    with pytest.raises(ValueError, match="one number a level"):
+    with pytest.raises(ValueError, match="one number per level"):
         models.create("pointnet2", centers=(4,))
     with pytest.raises(ValueError, match="five 1x1 convolutions"):
         models.create("pointnet", widths=(8, 8))

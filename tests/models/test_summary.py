@@ -58,6 +58,6 @@ def test_mistakes_on_the_command_line(arguments, message, capsys):
 
 
 def test_the_table_in_the_docs_is_up_to_date():
-    assert summary.markdown_table() in PAGE.read_text(), (
+    assert summary.models_markdown() in PAGE.read_text(), (
         "docs/models.md is behind the registry: python docs/figures/make_models.py --table"
     )

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import hypersphere as hs
+from hypersphere.orthogonal import OGD, Matrix, parameter_groups, rotate
 
 from reference.orthogonalize import ogd_step
 
@@ -172,3 +173,47 @@ def test_marked_parameters_do_not_decay():
     assert "timm.bias" in undecayed and "timm.weight" not in undecayed
     assert {"head.log_scale", "body.operator.rescale.beta"} <= undecayed
     assert not {"head.weight", "body.parametrizations.weight.original"} & undecayed
+
+
+def small(seed=0):
+    torch.manual_seed(seed)
+    return rotate(nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 3)), "ogd")
+
+
+def train(model, optimizer, steps):
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.randn(5, 8)).square().mean().backward()
+        optimizer.step()
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.AdamW, torch.optim.SGD])
+def test_another_optimizer_is_told(optimizer):
+    model = small()
+    with pytest.raises(RuntimeError, match="Only hypersphere.orthogonal.OGD keeps it so"):
+        train(model, optimizer(model.parameters(), lr=0.5), 20)
+
+
+def test_adamw_is_told_after_its_first_step():
+    model = small()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    train(model, optimizer, 1)
+    model.eval()(torch.randn(2, 8))  # evaluation shows what there is
+    with pytest.raises(RuntimeError, match="is not orthogonal any more"):
+        model.train()(torch.randn(2, 8))
+
+
+def test_ogd_checkpoints_and_low_precision_raise_no_alarm(monkeypatch):
+    model = small()
+    train(model, OGD(parameter_groups(model), lr=0.5, momentum=0.9), 50)
+    other = small(1)
+    other.load_state_dict(model.state_dict())
+    train(other, OGD(parameter_groups(other), lr=0.5), 5)
+    train(copy.deepcopy(other), OGD(other.parameters(), lr=0.1), 2)
+    half = small().bfloat16()
+    half(torch.randn(2, 8, dtype=torch.bfloat16))
+    # What OGD wrote is not looked at again.
+    matrix = next(m for m in other.modules() if isinstance(m, Matrix))
+    matrix(torch.randn(6, 8))
+    monkeypatch.setattr(torch, "no_grad", lambda: pytest.fail("looked again"))
+    matrix(torch.randn(6, 8))

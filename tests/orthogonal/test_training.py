@@ -1,8 +1,6 @@
 """A rotated model lives: trains, resumes, compiles, runs on two processes, folds, exports."""
 
 import copy
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -13,6 +11,7 @@ from torch.nn import functional as F
 import hypersphere as hs
 from hypersphere import functional as HF
 from hypersphere.orthogonal.rotation import rotations
+from processes import run_ranks
 
 METHODS = ("gram_schmidt", "householder", "loewdin", "cayley", "exponential", "ogd")
 
@@ -282,16 +281,17 @@ import os, sys, torch, torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 import hypersphere as hs
+from processes import leave
 torch.set_num_threads(1)
 rank = int(sys.argv[1])
-dist.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=rank, world_size=2)
+dist.init_process_group("gloo", init_method="file://" + sys.argv[3], rank=rank, world_size=2)
 torch.manual_seed(rank)  # different starts: DDP makes them one
 model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.Flatten(), nn.Linear(16, 6), nn.Linear(6, 3))
-hs.orthogonal.rotate(model, sys.argv[3])
+hs.orthogonal.rotate(model, sys.argv[4])
 hs.orthogonal.use_task(hs.orthogonal.add_task(model, "second"), "second")
 net = DistributedDataParallel(model)
 groups = hs.orthogonal.parameter_groups(model)
-if sys.argv[3] == "ogd":
+if sys.argv[4] == "ogd":
     optimizer = hs.orthogonal.OGD(groups, lr=0.1, momentum=0.9)
 else:
     optimizer = torch.optim.SGD(groups, lr=0.1, momentum=0.9)
@@ -304,7 +304,8 @@ both = [torch.zeros_like(mine) for _ in range(2)]
 dist.all_gather(both, mine)
 assert torch.equal(both[0], both[1]), (both[0] - both[1]).abs().max()
 assert hs.orthogonal.orthogonality_error(model) < 1e-5
-dist.destroy_process_group()
+del net
+leave()
 """
 
 
@@ -312,14 +313,7 @@ dist.destroy_process_group()
 @pytest.mark.parametrize("method", ["cayley", "ogd"])
 def test_two_processes(method, tmp_path):
     (tmp_path / "run.py").write_text(SCRIPT)
-    command = [sys.executable, str(tmp_path / "run.py")]
-    rest = [str(tmp_path / "rendezvous"), method]
-    runs = [
-        subprocess.Popen([*command, str(rank), *rest], stderr=subprocess.PIPE) for rank in (0, 1)
-    ]
-    for run in runs:
-        _, problems = run.communicate(timeout=120)
-        assert run.returncode == 0, problems.decode()
+    run_ranks(tmp_path / "run.py", 2, tmp_path / "rendezvous", method)
 
 
 def test_energy_of_a_convolution_is_that_of_its_neurons():

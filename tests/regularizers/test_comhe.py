@@ -289,6 +289,8 @@ def test_gradients_are_finite_for_degenerate_neurons(options):
         ({"projection": "randon"}, "random, angle_preserving"),
         ({"aggregate": "median"}, "mean, max"),
         ({"sketch": "fft"}, "gaussian"),
+        ({"projection": "group", "sketch": "count"}, "random and bilateral projections"),
+        ({"projection": "adversarial", "sketch": "count"}, "random and bilateral projections"),
         ({"mode": "both"}, "unrolled"),
         ({"measure": "sine"}, "angle"),
         ({"dim": 1}, "dim must be a finite number >= 2"),

@@ -168,5 +168,24 @@ def test_nothing_to_regularize_lists_what_was_seen():
         MHE()(nn.Sequential())
     with pytest.raises(TypeError, match="Tensor"):
         MHE()(torch.ones(3, 3))
-    with pytest.raises(ValueError, match="one neuron a row"):
+    with pytest.raises(ValueError, match="one neuron per row"):
         MHE()({"a": torch.ones(3)})
+
+
+class Squared(nn.Module):
+    """A layer whose weight is made anew each time it is read."""
+
+    neuron_role = "hidden"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.root = nn.Parameter(torch.randn(4, 6))
+
+    @property
+    def weight(self) -> torch.Tensor:
+        return self.root.square()
+
+
+def test_a_weight_that_is_a_property_is_never_taken_for_a_tied_one():
+    net = nn.Sequential(*(Squared() for _ in range(30)))
+    assert len(find_neurons(net)) == 30

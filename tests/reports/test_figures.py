@@ -64,6 +64,23 @@ def test_figure_is_drawn_and_saved_both_ways(name, tmp_path):
             assert axes.get_xlabel() and axes.get_ylabel()
 
 
+@pytest.mark.parametrize("name", CALLS)
+def test_no_legend_looks_for_the_best_place(name):
+    """matplotlib's loc="best" (0) is slow for long curves, and warns."""
+    for axes in CALLS[name]().axes:
+        legend = axes.get_legend()
+        assert legend is None or legend._get_loc() != 0
+
+
+def test_legends_stand_where_the_lines_leave_room():
+    rising, falling = [(STEPS, STEPS / 100)], [(STEPS, 1 - STEPS / 100)]
+    places = {}
+    for curve in (rising, falling):
+        legend = figures.training_curves({"a": curve}, "value").axes[0].get_legend()
+        places[id(curve)] = legend._get_loc()
+    assert list(places.values()) == [4, 1]  # lower right, upper right
+
+
 def test_figures_show_the_numbers_they_were_given():
     lines = CALLS["training_curves"]().axes[0].lines
     np.testing.assert_allclose(lines[0].get_ydata(), (STEPS / 100 + STEPS / 90) / 2)

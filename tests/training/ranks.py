@@ -259,6 +259,75 @@ def spoiled(folder: Path) -> dict[str, Any]:
     return {"codes": codes, "said": {name: (folder / name).read_text() for name in files}}
 
 
+def one_ends(folder: Path, way: str) -> dict[str, Any]:
+    """Two processes under DDP, of which the second ends in the middle: what the others say."""
+    from hypersphere.training import job
+    from hypersphere.training.run.lock import FolderLock
+
+    class End:
+        def change_batch(self, run: Any, batch: tuple[Any, ...]) -> tuple[Any, ...]:
+            if run.step == 3 and run.fabric.global_rank == 1:
+                if way == "killed":
+                    os.kill(os.getpid(), signal.SIGKILL)
+                if way == "bad batch":
+                    return (batch[0] * float("nan"), *batch[1:])
+            return batch
+
+    def work() -> None:
+        fabric = make_fabric(accelerator="cpu", strategy="ddp")
+        original = job.prepare
+
+        def prepare(config: Config, fabric: Any) -> Any:
+            parts = original(config, fabric)
+            parts.hooks.append(End())
+            return parts
+
+        job.prepare = prepare
+        try:
+            train(small_config(), folder / "run", fabric=fabric)
+        except Exception as error:
+            said = f"{type(error).__name__}: {error}"
+            (folder / f"said-{fabric.global_rank}").write_text(said)
+
+    lock = FolderLock(folder / "run")
+    if way == "lock":
+        (folder / "run").mkdir()
+        lock.acquire()
+    began = time.perf_counter()
+    pids = start(2, work)
+    codes = wait(pids)
+    seconds = time.perf_counter() - began
+    lock.release()
+    said = {str(rank): folder / f"said-{rank}" for rank in (0, 1)}
+    texts = {rank: path.read_text() for rank, path in said.items() if path.exists()}
+    return {"codes": codes, "pids": pids, "said": texts, "seconds": seconds}
+
+
+def noise(folder: Path) -> dict[str, Any]:
+    """The first draw of each process of a GAN, after it was prepared."""
+    from hypersphere.training import prepare
+    from hypersphere.training.config import GanConfig
+
+    config = Config(
+        task="gan",
+        data=DataConfig(batch_size=16, share=0.1, test_share=0.2, normalize="symmetric"),
+        model={"name": "sngan_discriminator", "widths": [4, 8]},
+        gan=GanConfig({"name": "sngan_generator", "widths": [8, 4], "features": 6}, samples=20),
+    )
+
+    def work() -> None:
+        fabric = make_fabric(accelerator="cpu", strategy="ddp")
+        model = prepare(config, fabric).task.model
+        weights = float(sum(p.detach().double().sum() for p in model.parameters()))
+        found = {"weights": weights, "noise": torch.randn(3).tolist()}
+        (folder / f"drawn-{fabric.global_rank}").write_text(json.dumps(found))
+        fabric.barrier()
+
+    codes = wait(start(2, work))
+    drawn = [json.loads((folder / f"drawn-{rank}").read_text()) for rank in (0, 1)]
+    return {"codes": codes, "drawn": drawn}
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    print(json.dumps(globals()[sys.argv[1]](Path(sys.argv[2]))))
+    print(json.dumps(globals()[sys.argv[1]](Path(sys.argv[2]), *sys.argv[3:])))

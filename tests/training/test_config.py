@@ -159,11 +159,23 @@ def test_weights_of_another_network_are_refused(tmp_path):
     from safetensors.torch import save_file
     from torch import nn
 
-    from hypersphere.training.build import initialize_from
+    from hypersphere.training.run.load import initialize_from
 
     save_file(nn.Linear(4, 3).state_dict(), tmp_path / "w.safetensors")  # its bias would fit
     with pytest.raises(ValueError, match=r"weight is \(3, 4\) there and \(3, 5\) here"):
         initialize_from(nn.Linear(5, 3), tmp_path / "w.safetensors")
+
+
+@pytest.mark.parametrize("content", [b"junk", b"", bytes(100)])
+def test_damaged_weights_are_told_in_one_line(tmp_path, monkeypatch, capsys, content):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "w.safetensors").write_bytes(content)
+    assert train.main(["--train.init_from", "w.safetensors"]) == 1
+    error = capsys.readouterr().err
+    assert "w.safetensors is damaged, or no .safetensors file" in error
+    assert "Traceback" not in error
+    assert train.main(["--train.init_from", "/dev/null"]) == 1
+    assert "no weights in /dev/null" in capsys.readouterr().err
 
 
 def test_wrong_values_are_told_in_plain_words():
@@ -171,3 +183,23 @@ def test_wrong_values_are_told_in_plain_words():
         _config.read(None, ["--optimizer.name", "sdg"])
     with pytest.raises(ConfigError, match="train.steps expects a value of type int, got ten"):
         _config.read(None, ["--train.steps", "ten"])
+
+
+def test_a_task_for_graphs_refuses_pictures(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "c.yaml").write_text("task: graph\ndata: {name: digits}\nmodel: {name: gcn}\n")
+    assert train.main(["c.yaml"]) == 1
+    error = capsys.readouterr().err
+    assert "task graph trains on a graph, which 'digits' is not" in error
+    assert train.main(["--task", "grap"]) == 2
+    assert "unknown task 'grap'; did you mean 'graph'?" in capsys.readouterr().err
+
+
+def test_run_folders_of_earlier_versions_are_read():
+    values = Config(seed=3).to_dict()
+    values["thesis"] = {**values.pop("dissertation"), "row": "a"}
+    assert Config.from_dict(values).dissertation.row == "a"
+    with pytest.raises(ValueError, match="unknown section 'modle'; did you mean 'model'"):
+        Config.from_dict({"modle": {}})
+    with pytest.raises(ValueError, match="unknown key of train 'stpes'; did you mean 'steps'"):
+        Config.from_dict({"train": {"stpes": 3}})

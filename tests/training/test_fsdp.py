@@ -19,10 +19,11 @@ from hypersphere.training.run.checkpoint import load_weights
 from hypersphere.training.sharding import is_spread, whole_state, with_whole_weights
 
 
-def processes(name: str, folder: Path) -> dict:
+def processes(name: str, folder: Path, *arguments: str) -> dict:
     """What a function of `ranks.py` answers."""
+    script = Path(__file__).with_name("ranks.py")
     done = subprocess.run(
-        [sys.executable, str(Path(__file__).with_name("ranks.py")), name, str(folder)],
+        [sys.executable, str(script), name, str(folder), *arguments],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,

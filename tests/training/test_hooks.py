@@ -8,7 +8,7 @@ from torch import nn
 
 from hypersphere import heads, layers, models, regularizers
 from hypersphere.training import Settings, make_optimizer, parameter_groups
-from hypersphere.training.adversarial import AdversarialTraining
+from hypersphere.training.adversarial import AdversarialExamples
 from hypersphere.training.hooks import (
     Anneal,
     ClassEnergyTerm,
@@ -17,7 +17,7 @@ from hypersphere.training.hooks import (
     Regularize,
     WeightGradients,
 )
-from hypersphere.training.metric_losses import MetricLoss
+from hypersphere.training.metric_losses import MetricLossTerm
 from hypersphere.training.monitors import Monitor, layer_angles, layer_energies
 from hypersphere.training.tasks.gan_penalties import ClipWeights, gradient_penalty
 
@@ -120,7 +120,7 @@ def test_fgsm_moves_by_eps_raises_the_loss_and_stays_in_range(share):
     run = a_run()
     run.model.train()
     x, y = batch(16)
-    attacked, _ = AdversarialTraining(eps=8.0, share=share).change_batch(run, (x, y))
+    attacked, _ = AdversarialExamples(eps=8.0, share=share).change_batch(run, (x, y))
     moved = (attacked - x).abs()
     count = round(16 * share)
     assert float(moved[:count].max()) <= 8 / 255 + 1e-6
@@ -139,7 +139,7 @@ def test_fgsm_is_that_of_the_evaluation_and_knows_the_normalization():
     run = a_run()
     run.task = SimpleNamespace(normalize=SimpleNamespace(mean=0.5, std=0.25))
     x, y = (torch.rand(8, 1, 4, 4) - 0.5) / 0.25, batch()[1]
-    attacked, _ = AdversarialTraining(eps=8.0).change_batch(run, (x, y))
+    attacked, _ = AdversarialExamples(eps=8.0).change_batch(run, (x, y))
     assert float((attacked - x).abs().max()) <= 8 / 255 / 0.25 + 1e-5
     options = {"normalize": run.task.normalize, "loss": training_loss}
     assert torch.equal(attacked, attack(run.model, x, y, "fgsm", 8 / 255, **options))
@@ -167,7 +167,7 @@ def test_weights_are_clipped_and_gradients_penalized():
 @pytest.mark.parametrize("name", ["contrastive", "triplet", "center"])
 def test_metric_losses_pull_classes_together(name):
     run, (_, y) = a_run(), batch(12)
-    hook = MetricLoss(name, weight=1.0, margin=0.3)
+    hook = MetricLossTerm(name, weight=1.0, margin=0.3)
     features = torch.randn(12, 5, requires_grad=True)
     optimizer = torch.optim.SGD([features], lr=0.5)
     first = None
@@ -179,7 +179,7 @@ def test_metric_losses_pull_classes_together(name):
         optimizer.step()
         hook.after_update(run)
     assert float(loss.detach()) < first
-    again = MetricLoss(name, weight=1.0, margin=0.3)
+    again = MetricLossTerm(name, weight=1.0, margin=0.3)
     again.load_state_dict(hook.state_dict())
     assert (again.centers is None) == (name != "center")
 

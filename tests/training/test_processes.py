@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch.multiprocessing as mp
 from small_run import run
 from torch import nn
 
 from hypersphere.training import Config, TrainConfig, synchronize
 from hypersphere.training.config import DataConfig, OptimizerConfig
+from processes import run_ranks
 
 CONFIG = """
 data: {name: digits, batch_size: 64}
@@ -82,28 +82,37 @@ def test_two_processes_have_the_losses_of_one(tmp_path, alone, way):
     assert (tmp_path / "run/checkpoints/step-00000012/model.safetensors").exists()
 
 
-def _normalized(rank, world, x, grad, results):
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29611")
-    torch.distributed.init_process_group("gloo", rank=rank, world_size=world)
-    net = synchronize(nn.Sequential(nn.BatchNorm2d(3)))
-    part = x.chunk(world)[rank].clone().requires_grad_(True)
-    out = net(part)
-    out.backward(grad.chunk(world)[rank])
-    results[rank] = (out.detach(), part.grad, net[0].running_mean, net[0].running_var)
-    torch.distributed.destroy_process_group()
+NORMALIZED = """
+import sys, torch
+from pathlib import Path
+from torch import nn
+from hypersphere.training import synchronize
+from processes import leave
+rank, world, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
+place = f"file://{folder}/rendezvous"
+torch.distributed.init_process_group("gloo", init_method=place, rank=rank, world_size=world)
+x, grad = torch.load(folder / "batch.pt")
+net = synchronize(nn.Sequential(nn.BatchNorm2d(3)))
+part = x.chunk(world)[rank].clone().requires_grad_(True)
+out = net(part)
+out.backward(grad.chunk(world)[rank])
+found = (out.detach(), part.grad, net[0].running_mean, net[0].running_var)
+torch.save(found, folder / f"{rank}.pt")
+leave()
+"""
 
 
 @pytest.mark.slow
-def test_batch_norm_over_processes_is_that_of_the_joined_batch():
+def test_batch_norm_over_processes_is_that_of_the_joined_batch(tmp_path):
     x, grad = torch.randn(6, 3, 4, 4) * 2 + 1, torch.randn(6, 3, 4, 4)
     whole = nn.BatchNorm2d(3)
     wanted = x.clone().requires_grad_(True)
     y = whole(wanted)
     y.backward(grad)
-    with mp.Manager() as manager:
-        results = manager.dict()
-        mp.spawn(_normalized, (2, x, grad, results), nprocs=2)
-        parts = [results[0], results[1]]
+    torch.save((x, grad), tmp_path / "batch.pt")
+    (tmp_path / "run.py").write_text(NORMALIZED)
+    run_ranks(tmp_path / "run.py", 2, tmp_path)
+    parts = [torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1)]
     torch.testing.assert_close(torch.cat([p[0] for p in parts]), y.detach())
     torch.testing.assert_close(torch.cat([p[1] for p in parts]), wanted.grad, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(parts[0][2], whole.running_mean)
@@ -123,3 +132,32 @@ def test_alone_synced_batch_norm_is_batch_norm():
     x = torch.randn(4, 3, 2, 2)
     plain, synced = nn.BatchNorm2d(3), synchronize(nn.Sequential(nn.BatchNorm2d(3)))
     assert torch.equal(plain(x), synced(x))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["killed", "bad batch", "lock"])
+def test_when_one_process_ends_the_others_name_it(tmp_path, way):
+    from test_fsdp import processes
+
+    answer = processes("one_ends", tmp_path, way)
+    assert answer["seconds"] < 60
+    if way == "killed":
+        assert answer["codes"][1] == -9 and answer["codes"][0] == 0
+        assert f"process 1 of 2 (pid {answer['pids'][1]} on" in answer["said"]["0"]
+        assert "is gone; this one, 0, stops too" in answer["said"]["0"]
+    elif way == "bad batch":
+        assert answer["said"]["1"].startswith(
+            "NotFinite: the loss is not finite at step 3: the batch"
+        )
+        assert "process 1 of 2" in answer["said"]["0"]
+        assert "ended: the loss is not finite at step 3: the batch" in answer["said"]["0"]
+    else:
+        assert answer["said"]["0"] == answer["said"]["1"] and "is in use" in answer["said"]["0"]
+
+
+@pytest.mark.slow
+def test_processes_of_a_gan_draw_noise_of_their_own(tmp_path):
+    from test_fsdp import processes
+
+    first, second = processes("noise", tmp_path)["drawn"]
+    assert first["weights"] == second["weights"] and first["noise"] != second["noise"]

@@ -19,8 +19,8 @@ from hypersphere.training.build import (
     make_player_optimizer,
     make_rate,
 )
-from hypersphere.training.config import ThesisConfig
-from hypersphere.training.parts import CHANGES, names
+from hypersphere.training.config import DissertationConfig
+from hypersphere.training.parts import CHANGES, names_in_section
 
 # (shape of a sample, classes): what the data would tell; the recipes are built without them.
 DATA = {
@@ -62,14 +62,23 @@ def test_every_variant_is_read_and_built(path):
         assert recipe.cpu, "every recipe has a cpu variant"
         for variants in ([recipe.variant], [recipe.variant, "cpu"]):
             settings = _config.load_file(path, [v for v in variants if v])
-            assert settings["thesis"]["source"] and settings["thesis"]["metric"]
+            assert settings["dissertation"]["source"] and settings["dissertation"]["metric"]
             check(settings)
 
 
 def check(settings):
     """Read in parts (types, names), each of which is built; a part seen before is not repeated."""
-    assert set(settings["thesis"]) <= set(vars(ThesisConfig()))
-    built = ("model", *CHANGES, "head", "regularizers", "hooks", "optimizer", "schedule", "thesis")
+    assert set(settings["dissertation"]) <= set(vars(DissertationConfig()))
+    built = (
+        "model",
+        *CHANGES,
+        "head",
+        "regularizers",
+        "hooks",
+        "optimizer",
+        "schedule",
+        "dissertation",
+    )
     fixed = {k: v for k, v in settings.items() if k not in built}
     if new(fixed):
         _config.read(None, defaults=fixed)
@@ -97,7 +106,7 @@ def check(settings):
 
 def build_model(config, shape):
     if config.task == "gan":
-        assert config.gan.generator["name"] in names("model")
+        assert config.gan.generator["name"] in names_in_section("model")
     if config.task == "graph":
         config.model["in_channels"] = shape[0]
     if config.rotate:  # turning long neurons takes seconds: one narrow network shows that it fits

@@ -27,7 +27,7 @@ def torch_rates(make, steps, lr=0.1):
     [
         (S.steps([5, 8]), lambda o: torch.optim.lr_scheduler.MultiStepLR(o, [5, 8])),
         (S.every(4, 0.7), lambda o: torch.optim.lr_scheduler.StepLR(o, 4, 0.7)),
-        (S.cosine(20), lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, 20)),
+        (S.half_cosine(20), lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, 20)),
     ],
 )
 def test_equal_to_torch(ours, theirs):

@@ -3,146 +3,58 @@
     hypersphere train FILE.yaml[:variant,variant...] [--section.key value ...]
 
 A file may name a `base` file it builds on and carry `variants`, named sets of changes; both are
-merged key by key, and null removes a key. The names in the merged settings decide which options
-exist (each head has its own), then jsonargparse checks every value against the type in the
-constructor's signature.
+merged key by key, and null removes a key (`_files.py`). The names in the merged settings decide
+which options exist (each head has its own), then jsonargparse checks every value against the type
+in the constructor's signature.
 """
 
 from __future__ import annotations
 
 import ast
 import dataclasses
-import difflib
 import functools
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
+from hypersphere import registry
 from hypersphere._optional import require
+from hypersphere.commands._files import (
+    DEFAULT_NAMES,
+    FORMER_NAMES,
+    check_length,
+    load_file,
+    merge,
+    recipe_root,
+    renamed,
+    split_spec,
+    variants_of,
+)
+from hypersphere.commands._yaml import ConfigError
+from hypersphere.registry import unknown_name
 from hypersphere.training.config import Config
-from hypersphere.training.parts import CHANGES, REQUIRED, options, unknown_name
+from hypersphere.training.own_parts import require_parts, used_parts
+from hypersphere.training.parts import (
+    CHANGES,
+    KIND_OF_SECTION,
+    REQUIRED,
+    Option,
+    check_part_options,
+    options,
+    section_options,
+)
 
-__all__ = ["ConfigError", "dump", "load_file", "read", "split_spec"]
+__all__ = ["ConfigError", "dump", "load_file", "merge", "read", "recipe_root", "split_spec"]
+__all__ += ["all_options", "chosen_parts", "read_settings", "require_plugins", "variants_of"]
 
-FIXED = (
-    "data",
-    "optimizer",
-    "schedule",
-    "train",
-    "few_shot",
-    "gan",
-    "fabric",
-    "run",
-    "thesis",
+FIXED = tuple(
+    f.name for f in dataclasses.fields(Config) if dataclasses.is_dataclass(f.default_factory)
 )
 NAMED = ("regularizers", "hooks")
 # Dictionaries whose keys the constructor checks.
 FREE = ("data.options", "head.annealing", "gan.generator")
-DEFAULT_NAMES = {"model": "cnn9", "head": "softmax"}
-
-
-class ConfigError(ValueError):
-    """The config or the command line is wrong; the message says where, with the nearest name."""
-
-
-def split_spec(spec: str) -> tuple[Path, list[str]]:
-    """'a/b.yaml:mhe,cpu' -> (a/b.yaml, [mhe, cpu]).
-
-    >>> split_spec("recipes/x.yaml:mhe,cpu")[1]
-    ['mhe', 'cpu']
-    """
-    path, _, variants = spec.partition(".yaml:")
-    if variants:
-        return Path(path + ".yaml"), variants.split(",")
-    return Path(spec), []
-
-
-def variants_of(path: Path) -> list[str]:
-    """The names of a file's variants, those of its base included."""
-    return list(_read_file(path)[1])
-
-
-def load_file(path: Path, variants: Sequence[str] = ()) -> dict[str, Any]:
-    """The settings of a file with its base and the chosen variants merged in."""
-    settings, known = _read_file(path)
-    for name in variants:
-        if name not in known:
-            raise ConfigError(str(unknown_name(f"variant of {path.name}", name, known)))
-        settings = merge(settings, known[name] or {})
-    return settings
-
-
-def _read_file(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(settings, variants) of a file, laid over those of its base; not to be changed."""
-    if not path.exists() and path.parts[:1] == ("recipes",):
-        path = recipe_root().joinpath(*path.parts[1:])  # those that are shipped, from anywhere
-    try:
-        changed = path.stat().st_mtime_ns
-    except FileNotFoundError:
-        raise ConfigError(f"there is no config {path}") from None
-    return _parsed(path, changed)
-
-
-@functools.lru_cache(maxsize=256)  # a table is one file with many variants, each read by itself
-def _parsed(path: Path, changed: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    yaml = require("yaml", extra="train")
-    # libyaml's parser is the same language, ten times as fast; it is not in every build.
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    try:
-        content = yaml.load(path.read_text("utf-8"), Loader=loader) or {}
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"{path} is not readable as YAML: {error}") from None
-    if not isinstance(content, dict):
-        raise ConfigError(
-            f"{path} must hold sections (data, model, ...); got {type(content).__name__}"
-        )
-    base = content.pop("base", None)
-    own = content.pop("variants", None) or {}
-    settings, variants = _read_file(path.parent / base) if base is not None else ({}, {})
-    merged = {
-        name: merge(variants.get(name) or {}, own.get(name) or {}) for name in [*variants, *own]
-    }
-    return merge(settings, content), merged
-
-
-def recipe_root() -> Path:
-    """The shipped recipes: in the installed package, or at the top of a checkout."""
-    package = Path(__file__).resolve().parents[1]
-    inside = package / "recipes"
-    return inside if inside.is_dir() else package.parents[1] / "recipes"
-
-
-def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """`base` with `changes` laid over it, key by key.
-
-    A section that names another thing (another head, another model) starts afresh: the options of
-    the old one are not its own.
-
-    >>> merge({"a": {"b": 1, "c": 2}}, {"a": {"b": 3}})
-    {'a': {'b': 3, 'c': 2}}
-    >>> merge({"head": {"name": "a_softmax", "m": 4}}, {"head": {"name": "softmax"}})
-    {'head': {'name': 'softmax'}}
-
-    Another data set keeps how it is served, but not the options of the other's reader:
-
-    >>> merge({"data": {"name": "lfw", "batch_size": 8, "options": {"people": 10}}},
-    ...       {"data": {"name": "mnist"}})
-    {'data': {'name': 'mnist', 'batch_size': 8}}
-    """
-    result = dict(base)
-    for key, value in changes.items():
-        old = result.get(key)
-        if isinstance(value, Mapping) and isinstance(old, Mapping):
-            renamed = key in DEFAULT_NAMES and value.get("name", old.get("name")) != old.get("name")
-            kept = {} if renamed else dict(old)
-            if key == "data" and value.get("name", old.get("name")) != old.get("name"):
-                kept.pop("options", None)
-            result[key] = merge(kept, value)
-        else:
-            result[key] = value
-    return result
 
 
 def read(
@@ -152,24 +64,24 @@ def read(
     defaults: Mapping[str, Any] | None = None,
     variants: Sequence[str] = (),
 ) -> Config:
-    """A typed `Config` from a file (or `defaults`) and `--section.key value` arguments."""
-    settings = dict(defaults or {})
-    if spec is not None:
-        path, chosen = split_spec(spec)
-        settings = load_file(path, [*chosen, *variants])
-    elif variants:
-        raise ConfigError(
-            f"--variant {','.join(variants)} lays changes over a file, and none was given: "
-            f"hypersphere recipes lists files with variants"
-        )
-    overrides = _overrides(arguments)
-    settings = _without_nulls(_remove(settings, overrides))
-    for section in (*DEFAULT_NAMES, "data"):  # another head, another data set on the command
-        # line: the options of the old one go
-        if f"{section}.name" in overrides:
-            settings = merge(settings, {section: {"name": overrides[f"{section}.name"]}})
-    chosen_names = _names(settings, overrides)
-    parser, known = _parser(prog, json.dumps(chosen_names))
+    """A typed `Config` from a file and the command line.
+
+    Args:
+        spec: a config file, with variants behind a colon; None for the defaults.
+        arguments: ``--section.key value`` options.
+        prog: the command, for messages.
+        defaults: sections to start from, if there is no file.
+        variants: further variants of the file.
+
+    Returns:
+        The config.
+
+    Raises:
+        ConfigError: for whatever is wrong with file or command line.
+    """
+    settings, overrides = read_settings(spec, arguments, defaults, variants)
+    chosen_names = chosen_parts(settings, overrides)
+    parser, known = _parser(prog, json.dumps(chosen_names), registry.revision())
     flat = dict(_flatten(settings, known))
     _check_keys([*flat, *overrides], known, chosen_names)
     tokens = [f"--{key}={_token(value)}" for key, value in {**flat, **overrides}.items()]
@@ -180,32 +92,82 @@ def read(
     return _assemble(parsed, chosen_names)
 
 
-def help_text(spec: str | None, arguments: Sequence[str], prog: str, defaults: Any = None) -> str:
-    """Every option of the things that are named, with type and default."""
-    settings = dict(defaults or {})
+def read_settings(
+    spec: str | None,
+    arguments: Sequence[str],
+    defaults: Mapping[str, Any] | None,
+    variants: Sequence[str] = (),
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(sections of the file, options of the command line)."""
+    settings = renamed(defaults or {})
     if spec is not None:
         path, chosen = split_spec(spec)
-        settings = load_file(path, chosen)
+        settings = load_file(path, [*chosen, *variants])
+    elif variants:
+        raise ConfigError(
+            f"--variant {','.join(variants)} lays changes over a file, and none was given: "
+            f"hypersphere recipes lists files with variants"
+        )
     overrides = _overrides(arguments)
-    named = _names(_without_nulls(_remove(settings, overrides)), overrides)
-    parser, _ = _parser(prog, json.dumps(named))
-    return parser.format_help()
+    settings = _without_nulls(_remove(settings, overrides))
+    given = {k: v for k, v in overrides.items() if v not in ("null", "None")}
+    length = {k: given[f"train.{k}"] for k in ("steps", "epochs") if f"train.{k}" in given}
+    check_length(length, "the command line")
+    if length:
+        settings = merge(settings, {"train": length})
+    for section in (*DEFAULT_NAMES, "data"):
+        # Another head, another data set on the command line: the options of the old one go.
+        if f"{section}.name" in overrides:
+            settings = merge(settings, {section: {"name": overrides[f"{section}.name"]}})
+    return settings, overrides
+
+
+def require_plugins(folder: Path) -> None:
+    """Refuse a run folder whose parts are not registered.
+
+    Args:
+        folder: a run folder.
+
+    Raises:
+        ConfigError: if a part is missing; the message says which plugin has it.
+    """
+    try:
+        config = json.loads((folder / "run.json").read_text("utf-8")).get("config") or {}
+    except (OSError, ValueError):
+        return  # what is wrong with the folder is said by whoever reads it
+    try:
+        require_parts(config.get("parts"))
+    except ValueError as error:
+        raise ConfigError(f"{folder}: {error}") from None
 
 
 def dump(config: Config) -> str:
-    """The resolved config as YAML; reading it gives the same config."""
+    """The resolved config as YAML; reading it gives the same config.
+
+    Args:
+        config: a config.
+
+    Returns:
+        The text; its first lines name the plugins that it needs.
+    """
     yaml = require("yaml", extra="train")
 
-    def plain(value: Any) -> Any:
-        if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            value = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
-        if isinstance(value, Mapping):
-            return {k: plain(v) for k, v in value.items()}
-        if isinstance(value, (list, tuple)):
-            return [plain(v) for v in value]
-        return value
+    values = _lists(config.to_dict())
+    values.pop("parts", None)
+    if values["train"]["epochs"] is not None:
+        del values["train"]["steps"]  # the two exclude each other
+    files = dict.fromkeys(
+        str(part["file"] or part["module"]) for part in used_parts(config).values()
+    )
+    notes = "".join(f"# needs --plugin {file}\n" for file in files)
+    return notes + yaml.safe_dump(values, sort_keys=False, default_flow_style=None, width=100)
 
-    return yaml.safe_dump(plain(config), sort_keys=False, default_flow_style=None, width=100)
+
+def _lists(value: Any) -> Any:
+    """Lists for tuples, which YAML does not have."""
+    if isinstance(value, Mapping):
+        return {key: _lists(item) for key, item in value.items()}
+    return [_lists(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def _overrides(arguments: Sequence[str]) -> dict[str, Any]:
@@ -219,22 +181,33 @@ def _overrides(arguments: Sequence[str]) -> dict[str, Any]:
         key, equals, value = token[2:].partition("=")
         if not equals:
             value = "true" if not rest or rest[0].startswith("--") else rest.pop(0)
-        found[key] = value
+        section, dot, rest_of_key = key.partition(".")
+        found[FORMER_NAMES.get(section, section) + dot + rest_of_key] = value
     return found
 
 
-def _names(settings: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+def chosen_parts(settings: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Which model, head, regularizers and hooks: they decide which options exist."""
     chosen: dict[str, Any] = {}
+    for section in (*FIXED, *CHANGES):
+        value = settings.get(section)
+        if value is not None and not isinstance(value, Mapping):
+            raise ConfigError(f"{section} is a section of options; got {value!r}")
     for section, default in DEFAULT_NAMES.items():
         value = settings.get(section) or {}
         if not isinstance(value, Mapping):
             raise ConfigError(f"{section} is a section with a name and options; got {value!r}")
-        chosen[section] = overrides.get(f"{section}.name", value.get("name", default))
+        name = overrides.get(f"{section}.name", value.get("name", default))
+        if not isinstance(name, str) or not name:
+            raise ConfigError(f"{section}.name is the name of a {section}; got {name!r}")
+        chosen[section] = name
     for section in NAMED:
         value = settings.get(section) or {}
         if not isinstance(value, Mapping):
             raise ConfigError(f"{section} is a section of names, each with options; got {value!r}")
+        for name, part in value.items():
+            if not isinstance(part, Mapping):
+                raise ConfigError(f"{section}.{name} is a section of options; got {part!r}")
         names = dict.fromkeys(value)
         for key in overrides:
             parts = key.split(".")
@@ -247,51 +220,51 @@ def _names(settings: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[st
     return chosen
 
 
-@functools.lru_cache(maxsize=64)  # compare and sweep read many configs of the same things
-def _parser(prog: str, names: str) -> tuple[Any, dict[str, Any]]:
-    """A jsonargparse parser with every option of the things named (as JSON), and their keys."""
-    chosen = json.loads(names)
+@functools.lru_cache(maxsize=64)  # compare and sweep read many configs of the same parts
+def _parser(prog: str, names: str, revision: int) -> tuple[Any, dict[str, Any]]:
+    """A jsonargparse parser with every option of the parts named (as JSON), and their keys."""
     jsonargparse = require("jsonargparse", extra="train")
     parser = jsonargparse.ArgumentParser(prog=prog, exit_on_error=False, add_help=False)
+    chosen = json.loads(names)
     known: dict[str, Any] = {}
-
-    def add(key: str, hint: Any, default: Any, text: str = "") -> None:
-        known[key] = hint
-        required = default is REQUIRED
-        extra = {"required": True} if required else {"default": default}
-        parser.add_argument(f"--{key}", type=hint, help=text or " ", **extra)
-
-    from typing import get_type_hints
-
-    hints = get_type_hints(Config)
-    for item in dataclasses.fields(Config):
-        if item.name in ("task", "seed"):
-            add(item.name, hints[item.name], item.default)
-    for section in FIXED:
-        cls = hints[section]
-        texts = _documented(cls)
-        types = get_type_hints(cls)
-        for item in dataclasses.fields(cls):
-            default = item.default
-            if default is dataclasses.MISSING:
-                default = item.default_factory()  # type: ignore[operator]
-            add(f"{section}.{item.name}", types[item.name], default, texts.get(item.name, ""))
     try:
-        for section in DEFAULT_NAMES:
-            add(f"{section}.name", str, chosen[section])
-            for option in options(section, chosen[section]).values():
-                add(f"{section}.{option.name}", option.type, option.default)
-        for section in CHANGES:
-            for option in options(section).values() if chosen[section] else ():
-                add(f"{section}.{option.name}", option.type, option.default)
-        for section in NAMED:
-            for name in chosen[section]:
-                known[f"{section}.{name}"] = None
-                for option in options(section, name).values():
-                    add(f"{section}.{name}.{option.name}", option.type, option.default)
+        for key, option in all_options(chosen):
+            known[key] = option.type
+            extra = (
+                {"required": True} if option.default is REQUIRED else {"default": option.default}
+            )
+            parser.add_argument(f"--{key}", type=option.type, **extra)
     except ValueError as error:
-        raise ConfigError(str(error)) from None
+        near = "" if "did you mean" in str(error) else "; a part of your own needs --plugin MODULE"
+        raise ConfigError(f"{error}{near}") from None
+    for section in NAMED:
+        known.update({f"{section}.{name}": None for name in chosen[section]})
     return parser, known
+
+
+def all_options(chosen: Mapping[str, Any]) -> Iterator[tuple[str, Option]]:
+    """Every option of a config that names these parts, with its key."""
+    for option in section_options().values():
+        yield option.name, option
+    for section in FIXED:
+        for option in section_options(section).values():
+            yield f"{section}.{option.name}", option
+    for section in DEFAULT_NAMES:
+        kind = KIND_OF_SECTION[section]
+        text = f"The {section}, by name: `hypersphere {kind}s` lists them."
+        yield (
+            f"{section}.name",
+            Option("name", str, chosen[section], text, tuple(registry.names(kind))),
+        )
+        for option in options(section, chosen[section]).values():
+            yield f"{section}.{option.name}", option
+    for section in CHANGES:
+        for option in options(section).values() if chosen[section] else ():
+            yield f"{section}.{option.name}", option
+    for section in NAMED:
+        for name in chosen[section]:
+            for option in options(section, name).values():
+                yield f"{section}.{name}.{option.name}", option
 
 
 def _flatten(
@@ -315,12 +288,20 @@ def _check_keys(keys: Iterable[str], known: Mapping[str, Any], chosen: Mapping[s
         if any(key.startswith(f"{k}.") and _is_mapping(known[k]) for k in known):
             continue
         section = key.split(".")[0]
-        near = difflib.get_close_matches(key, known, n=1, cutoff=0.4)
-        hint = f"; did you mean '{near[0]}'?" if near else ""
+        if key in (*FIXED, *DEFAULT_NAMES):
+            raise ConfigError(
+                f"{key} is a section: give its options, such as --{_first(key, known)}"
+            )
+        near = registry.nearest(key, known)
+        hint = f"; did you mean '{near}'?" if near else ""
         where = ""
         if section in DEFAULT_NAMES and section in chosen:
             where = f" ({section}.name is {chosen[section]!r})"
         raise ConfigError(f"unknown key '{key}'{hint}{where}")
+
+
+def _first(section: str, known: Iterable[str]) -> str:
+    return next(key for key in known if key.startswith(f"{section}."))
 
 
 def _is_mapping(hint: Any) -> bool:
@@ -355,12 +336,9 @@ def _without_nulls(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _assemble(parsed: dict[str, Any], chosen: Mapping[str, Any]) -> Config:
-    from typing import get_type_hints
-
+    """The config, its numbers in their ranges."""
     hints = get_type_hints(Config)
     sections: dict[str, Any] = {"task": parsed["task"], "seed": parsed["seed"]}
-    for section in FIXED:
-        sections[section] = hints[section](**parsed[section])
     for section in DEFAULT_NAMES:
         sections[section] = dict(parsed[section])
     for section in CHANGES:
@@ -368,14 +346,21 @@ def _assemble(parsed: dict[str, Any], chosen: Mapping[str, Any]) -> Config:
     for section in NAMED:
         given = parsed.get(section) or {}
         sections[section] = {name: dict(given.get(name) or {}) for name in chosen[section]}
-    return Config(**sections)
-
-
-def _documented(cls: type) -> dict[str, str]:
-    """The lines 'name: text' of a docstring's Args."""
-    lines = (cls.__doc__ or "").splitlines()
-    pairs = (line.strip().partition(": ") for line in lines)
-    return {name: text for name, _, text in pairs if text and " " not in name}
+    try:
+        registry.entry("task", parsed["task"])
+        for section in FIXED:
+            sections[section] = hints[section](**parsed[section])
+        for section in DEFAULT_NAMES:
+            values = {k: v for k, v in sections[section].items() if k != "name"}
+            check_part_options(section, chosen[section], values)
+        for section in CHANGES:
+            check_part_options(section, "", sections[section] or {})
+        for section in NAMED:
+            for name, values in sections[section].items():
+                check_part_options(section, name, values)
+        return Config(**sections)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
 
 
 def _readable(error: Exception) -> str:

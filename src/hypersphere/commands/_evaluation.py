@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ..evaluation.runs import Samples, TrainedRun
+    from ..training.run.trained import Samples, TrainedRun
 
 FEATURES_HELP = """arrays in a --features file (.npz or .safetensors), by kind:
   verification    features_a, features_b, same [, fold]; or features, index (pairs), same [, fold]
@@ -64,8 +64,12 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
         p.add_argument("--data-root", metavar="DIR", help="folder that holds the data sets")
         p.add_argument("--part", default="test", help="train, test or validation (default: test)")
         p.add_argument("--images", metavar="DIR", help="pictures in one folder per class")
-        p.add_argument("--limit", type=int, help="use so many samples, evenly spread")
-        p.add_argument("--batch-size", type=int, default=128)
+        p.add_argument(
+            "--limit", type=int, help="use so many samples, evenly spread (default: all)"
+        )
+        p.add_argument(
+            "--batch-size", type=int, default=128, help="samples per step (default: 128)"
+        )
         p.add_argument("--no-cache", action="store_true", help="do not keep features in RUN/cache")
         p.add_argument("--quiet", action="store_true", help="no progress")
         OPTIONS.get(name, lambda _: None)(p)
@@ -93,41 +97,74 @@ def _verification_options(p: argparse.ArgumentParser) -> None:
         help="sphereface, insightface, opensphere, or plain as `train` prints "
         "(default: sphereface)",
     )
-    p.add_argument("--folds", type=int, default=10)
-    p.add_argument("--pca", type=int, help="principal directions of the training folds to keep")
-    p.add_argument("--all-pairs", action="store_true", help="every pair of the labelled samples")
+    p.add_argument("--folds", type=int, default=10, help="folds of the pairs (default: 10)")
+    p.add_argument(
+        "--pca", type=int, help="principal directions of the training folds to keep (default: all)"
+    )
+    p.add_argument("--all-pairs", action="store_true", help="every pair of the labeled samples")
     p.add_argument("--save", metavar="FILE", help="keep the features as .safetensors")
 
 
 def _identification_options(p: argparse.ArgumentParser) -> None:
-    p.add_argument("--ranks", type=int, nargs="+", default=[1, 5, 10])
-    p.add_argument("--sizes", type=int, nargs="+", help="numbers of distractors")
+    p.add_argument(
+        "--ranks", type=int, nargs="+", default=[1, 5, 10], help="the k of rank-k (default: 1 5 10)"
+    )
+    p.add_argument(
+        "--sizes", type=int, nargs="+", help="numbers of distractors (default: 10 100 ... all)"
+    )
     p.add_argument("--distractors", metavar="FILE|DIR", help="features, or a folder of pictures")
-    p.add_argument("--protocol", default="gallery", choices=["gallery", "megaface"])
-    p.add_argument("--backend", default="torch", choices=["torch", "faiss"])
+    p.add_argument(
+        "--protocol",
+        default="gallery",
+        choices=["gallery", "megaface"],
+        help="gallery: all people compete; megaface: each mate alone among the distractors "
+        "(default: gallery)",
+    )
+    p.add_argument(
+        "--backend", default="torch", choices=["torch", "faiss"], help="search (default: torch)"
+    )
     p.add_argument("--open-set", action="store_true", help="reject the unknown: DIR at FAR")
     p.add_argument(
-        "--unknown", type=float, default=0.5, help="share of classes kept out of the gallery"
+        "--unknown",
+        type=float,
+        default=0.5,
+        help="share of classes kept out of the gallery (default: 0.5)",
     )
 
 
 def _robustness_options(p: argparse.ArgumentParser) -> None:
-    p.add_argument("--attacks", nargs="+", default=["none", "fgsm", "bim"])
-    p.add_argument("--eps", type=float, default=8.0, help="in pixels of 255 (default 8)")
-    p.add_argument("--step", type=float, default=2.0, help="of BIM and PGD, in pixels of 255")
-    p.add_argument("--steps", type=int, help="of BIM and PGD (default 20)")
+    p.add_argument(
+        "--attacks",
+        nargs="+",
+        default=["none", "fgsm", "bim"],
+        help="none fgsm bim pgd deepfool_l2 deepfool_linf (default: none fgsm bim)",
+    )
+    p.add_argument("--eps", type=float, default=8.0, help="in pixels of 255 (default: 8)")
+    p.add_argument(
+        "--step", type=float, default=2.0, help="of BIM and PGD, in pixels of 255 (default: 2)"
+    )
+    p.add_argument("--steps", type=int, help="of BIM and PGD (default: 20)")
     p.add_argument("--source", metavar="RUN", help="craft the examples on this run (transfer)")
     p.add_argument("--training-loss", action="store_true", help="raise the head's own loss")
 
 
 def _fewshot_options(p: argparse.ArgumentParser) -> None:
-    p.add_argument("--method", nargs="+", default=["baseline", "baseline++"])
-    p.add_argument("--way", type=int, default=5)
-    p.add_argument("--shot", type=int, nargs="+", default=[1, 5])
-    p.add_argument("--queries", type=int, default=15)
-    p.add_argument("--episodes", type=int, default=600)
-    p.add_argument("--scale", type=float, default=2.0, help="of the cosine in baseline++")
-    p.add_argument("--seed", type=int, default=0)
+    p.add_argument(
+        "--method",
+        nargs="+",
+        default=["baseline", "baseline++"],
+        help="baseline, baseline++, nearest_mean (default: baseline baseline++)",
+    )
+    p.add_argument("--way", type=int, default=5, help="classes per episode (default: 5)")
+    p.add_argument(
+        "--shot", type=int, nargs="+", default=[1, 5], help="samples to learn from (default: 1 5)"
+    )
+    p.add_argument("--queries", type=int, default=15, help="samples to test on (default: 15)")
+    p.add_argument("--episodes", type=int, default=600, help="number of episodes (default: 600)")
+    p.add_argument(
+        "--scale", type=float, default=2.0, help="of the cosine in baseline++ (default: 2)"
+    )
+    p.add_argument("--seed", type=int, default=0, help="of the episodes (default: 0)")
 
 
 OPTIONS: dict[str, Callable[[argparse.ArgumentParser], object]] = {
@@ -135,15 +172,23 @@ OPTIONS: dict[str, Callable[[argparse.ArgumentParser], object]] = {
     "identification": _identification_options,
     "robustness": _robustness_options,
     "fewshot": _fewshot_options,
-    "classification": lambda p: p.add_argument("--top", type=int, nargs="*", default=[]),
-    "retrieval": lambda p: p.add_argument("--ks", type=int, nargs="+", default=[1, 5, 10]),
-    "imbalance": lambda p: p.add_argument("--rare", type=int, nargs="+"),
-    "generative": lambda p: p.add_argument("--splits", type=int, default=10),
+    "classification": lambda p: p.add_argument(
+        "--top", type=int, nargs="*", default=[], help="the k of top-k errors (default: none)"
+    ),
+    "retrieval": lambda p: p.add_argument(
+        "--ks", type=int, nargs="+", default=[1, 5, 10], help="of recall@k (default: 1 5 10)"
+    ),
+    "imbalance": lambda p: p.add_argument(
+        "--rare", type=int, nargs="+", help="rare classes (default: below half of the largest)"
+    ),
+    "generative": lambda p: p.add_argument(
+        "--splits", type=int, default=10, help="of the inception-style score (default: 10)"
+    ),
 }
 
 
 def open_run(options: argparse.Namespace) -> TrainedRun:
-    from ..evaluation.runs import TrainedRun
+    from ..training.run.trained import TrainedRun
 
     if not hasattr(options, "opened"):
         options.opened = TrainedRun.open(options.run, options.weights)
@@ -182,7 +227,7 @@ def progress(what: str) -> Callable[[int, int], None]:
 
 def features_and_labels(options: argparse.Namespace) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
     """(features, labels, all arrays) from a file, or from a run's samples."""
-    from ..evaluation.features import load_features, pick
+    from ..evaluation.feature_files import load_features, pick
 
     if options.features:
         arrays = load_features(options.features)

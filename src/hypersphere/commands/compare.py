@@ -4,6 +4,7 @@ seeds.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shlex
 import statistics
@@ -13,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from hypersphere.commands import _config
+from hypersphere.commands.plugins import take_plugins
+from hypersphere.training.own_parts import without_places
 
-USAGE = """usage: hypersphere compare CONFIG.yaml[:VARIANT,...] ... [--seeds 0 1 2] [--folder
-FOLDER]
-                           [--section.key value ...]
+USAGE = """usage: hypersphere compare CONFIG.yaml[:VARIANT,...] ... [--seeds 0 1 2]
+                           [--folder FOLDER] [--section.key value ...]
 
 Trains every config with every seed (runs that are complete are not repeated) and prints
 mean +- deviation of the last and the best test value. Further options apply to all of them.
@@ -24,6 +26,9 @@ mean +- deviation of the last and the best test value. Further options apply to 
   --seeds N ...    seeds (default: 0 1 2)
   --folder FOLDER  where the runs go (default: runs/compare)
   --metric NAME    of the test, default: accuracy; error, top5_error, loss, ...
+  --plugin MODULE  import parts of your own from a module or a .py file; may be repeated
+
+Options of the configs: `hypersphere train CONFIG.yaml --help`.
 """
 
 
@@ -36,7 +41,7 @@ def main(argv: Sequence[str]) -> int:
     from hypersphere.training.run.checkpoint import RunError, write_atomically
 
     try:
-        specs, seeds, folder, metric, rest = _arguments(list(argv))
+        specs, seeds, folder, metric, rest = _arguments(take_plugins(argv))
         rows = compare(specs, seeds, folder, rest, metric)
     except _config.ConfigError as error:
         print(f"hypersphere compare: {error}", file=sys.stderr)
@@ -74,9 +79,9 @@ def compare(
     for spec, name, config in zip(specs, _labels(specs), configs, strict=True):
         row: dict[str, Any] = {"name": name, "spec": spec, "metric": metric}
         row.update(seeds=list(seeds), last=[], best=[])
-        row["thesis"] = vars(config.thesis)
+        row["recipe"] = vars(config.dissertation)
         for seed in seeds:
-            config.seed = seed
+            config = dataclasses.replace(config, seed=seed)
             place = folder / f"{name}-seed{seed}"
             summary = _finished(place, config)
             if summary is None:
@@ -106,18 +111,18 @@ def result_record(rows: Sequence[dict[str, Any]], metric: str, command: str) -> 
     """
     percent = is_share(metric)
     scale = 100.0 if percent else 1.0
-    sources = dict.fromkeys(row["thesis"]["source"] for row in rows if row["thesis"]["source"])
+    sources = dict.fromkeys(row["recipe"]["source"] for row in rows if row["recipe"]["source"])
     lines = []
     for row in rows:
-        thesis = row["thesis"]
-        quoted = printed(thesis, metric)
+        recipe = row["recipe"]
+        quoted = printed(recipe, metric)
         lines.append(
             {
                 **row,
-                "name": thesis["row"] or row["name"],
+                "name": recipe["row"] or row["name"],
                 "ours": [round(scale * value, 6) for value in row["last"]],
                 "dissertation": quoted,
-                "differs": thesis["note"] or "none",
+                "differs": recipe["note"] or "none",
             }
         )
     return {
@@ -135,7 +140,10 @@ def _finished(place: Path, config: Any) -> dict[str, Any] | None:
         saved = json.loads((place / "run.json").read_text())["config"]
     except (OSError, ValueError, KeyError):
         return None
-    ours = json.loads(json.dumps(config.to_dict()))
+    if "thesis" in saved:  # the section's name in earlier versions
+        saved["dissertation"] = saved.pop("thesis")
+    saved = without_places(saved)
+    ours = without_places(json.loads(json.dumps(config.to_dict())))
     if {**saved, "run": None} != {**ours, "run": None}:
         raise ValueError(f"{place} holds a run of another config: choose another --folder")
     return summary if "seconds" in summary else None
@@ -158,11 +166,19 @@ def is_share(metric: str) -> bool:
     return "accuracy" in metric or "error" in metric
 
 
-def printed(thesis: dict[str, Any], metric: str) -> float | None:
-    """What the dissertation prints for that metric of a recipe."""
-    if thesis["metric"] == metric:
-        return thesis["value"]
-    return (thesis.get("also") or {}).get(metric)
+def printed(recipe: dict[str, Any], metric: str) -> float | None:
+    """The number that the dissertation prints for a metric of a recipe.
+
+    Args:
+        recipe: the section ``dissertation`` of the recipe.
+        metric: name of the metric.
+
+    Returns:
+        The number, or None if there is none.
+    """
+    if recipe["metric"] == metric:
+        return recipe["value"]
+    return (recipe.get("also") or {}).get(metric)
 
 
 def table(rows: Sequence[dict[str, Any]], metric: str) -> str:
@@ -172,7 +188,7 @@ def table(rows: Sequence[dict[str, Any]], metric: str) -> str:
     percent = is_share(metric)
     lines = []
     for row in rows:
-        value = printed(row["thesis"], metric)
+        value = printed(row["recipe"], metric)
         quoted = "" if value is None else f"{value:g}"
         lines.append(
             [row["name"], spread(row["last"], percent), spread(row["best"], percent), quoted]

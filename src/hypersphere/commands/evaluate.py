@@ -16,12 +16,13 @@ from ._evaluation import (
     progress,
     read_samples,
 )
+from ._terminal import printable
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from ..evaluation.results import Result
-    from ..evaluation.runs import TrainedRun
+    from ..training.run.trained import TrainedRun
 
 
 def main(argv: Sequence[str]) -> int:
@@ -31,15 +32,17 @@ def main(argv: Sequence[str]) -> int:
             raise ValueError("say what to evaluate: a run folder, or --features FILE")
         results = COMMANDS[options.kind](options)
     except (ValueError, FileNotFoundError, NotADirectoryError) as error:
-        print(f"hypersphere evaluate {options.kind}: {error}", file=sys.stderr)
+        message = printable(error, newlines=True)
+        print(f"hypersphere evaluate {options.kind}: {message}", file=sys.stderr)
         return 1
     for number, result in enumerate(results):
-        print(("\n" if number else "") + str(result))
+        print(("\n" if number else "") + printable(result, newlines=True))
     if options.json or options.run:
         try:
-            print(f"\n{keep(results, options)}")
+            print(f"\n{printable(keep(results, options))}")
         except OSError as error:
-            print(f"hypersphere evaluate: the result is not kept: {error}", file=sys.stderr)
+            message = printable(error, newlines=True)
+            print(f"hypersphere evaluate: the result is not kept: {message}", file=sys.stderr)
             return 1 if options.json else 0
     return 0
 
@@ -66,7 +69,7 @@ def verification(options: argparse.Namespace) -> list[Result]:
 
     from ..evaluation import all_pairs, read_pairs, save_tensors, templates
     from ..evaluation import verification as verify
-    from ..evaluation.features import load_features, pick
+    from ..evaluation.feature_files import load_features, pick
 
     settings = {"protocol": options.protocol, "pca": options.pca}
     if options.all_pairs:
@@ -106,7 +109,7 @@ def verification(options: argparse.Namespace) -> list[Result]:
 def identification(options: argparse.Namespace) -> list[Result]:
     from ..evaluation import identification as identify
     from ..evaluation import load_features, open_set_identification
-    from ..evaluation.features import pick
+    from ..evaluation.feature_files import pick
     from ..evaluation.recognition.identification import divide
 
     arrays = load_features(options.features) if options.features else {}
@@ -146,14 +149,14 @@ def identification(options: argparse.Namespace) -> list[Result]:
 
 
 def _distractors(options: argparse.Namespace, run: TrainedRun | None) -> Tensor:
-    from ..evaluation.features import load_features, pick
+    from ..evaluation.feature_files import load_features, pick
 
     path = Path(options.distractors)
     if not path.is_dir():
         return pick(load_features(path), "features", path, ["distractors"])
     if run is None:
         raise ValueError("--distractors of pictures needs a RUN to extract their features")
-    from ..data.images import list_pictures
+    from ..data.image_files import list_pictures
 
     pictures = list_pictures(path)
     if not pictures:
@@ -164,7 +167,7 @@ def _distractors(options: argparse.Namespace, run: TrainedRun | None) -> Tensor:
 def classification(options: argparse.Namespace) -> list[Result]:
     from ..evaluation import class_mean_cosines, confidence_and_hardness, load_features
     from ..evaluation import classification as classify
-    from ..evaluation.features import pick
+    from ..evaluation.feature_files import pick
 
     if options.features:
         arrays = load_features(options.features)
@@ -190,9 +193,9 @@ def classification(options: argparse.Namespace) -> list[Result]:
 def robustness(options: argparse.Namespace) -> list[Result]:
     from ..evaluation import robustness as attack_all
     from ..evaluation import training_loss
-    from ..evaluation.features import batches
+    from ..evaluation.extraction import batches
     from ..evaluation.robustness.attacks import cross_entropy
-    from ..evaluation.runs import TrainedRun
+    from ..training.run.trained import TrainedRun
 
     if options.run is None:
         raise ValueError("attacks need the model: give a run folder")
@@ -254,7 +257,7 @@ def retrieval(options: argparse.Namespace) -> list[Result]:
 
 def imbalance(options: argparse.Namespace) -> list[Result]:
     from ..evaluation import imbalance as measure
-    from ..evaluation.features import load_features, pick
+    from ..evaluation.feature_files import load_features, pick
 
     if options.features:
         arrays = load_features(options.features)
@@ -269,7 +272,7 @@ def imbalance(options: argparse.Namespace) -> list[Result]:
 
 def generative(options: argparse.Namespace) -> list[Result]:
     from ..evaluation import frechet_distance, inception_score
-    from ..evaluation.features import load_features, pick
+    from ..evaluation.feature_files import load_features, pick
 
     if options.features:
         arrays = load_features(options.features)
@@ -282,7 +285,7 @@ def generative(options: argparse.Namespace) -> list[Result]:
         return results
     if not options.images:
         raise ValueError("give the generated pictures: --images DIR")
-    from ..data.images import list_pictures
+    from ..data.image_files import list_pictures
 
     run = open_run(options)
     pictures = list_pictures(options.images)

@@ -5,15 +5,18 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from ._terminal import printable
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from ..evaluation import Gallery
-    from ..evaluation.runs import TrainedRun
+    from ..training.run.trained import TrainedRun
 
 NOT_THE_SAME = 3  # exit code of `verify` and `identify` when the answer is no
 
@@ -28,7 +31,8 @@ def main(argv: Sequence[str]) -> int:
     try:
         return COMMANDS[options.what](options)
     except (ValueError, FileNotFoundError, NotADirectoryError) as error:
-        print(f"hypersphere gallery {options.what}: {error}", file=sys.stderr)
+        message = printable(error, newlines=True)
+        print(f"hypersphere gallery {options.what}: {message}", file=sys.stderr)
         return 1
 
 
@@ -63,21 +67,26 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
         p.add_argument("gallery", metavar="GALLERY", help="folder of the gallery")
         added[name] = p
     for name in ("verify", "remove"):
-        added[name].add_argument("name", metavar="NAME")
+        added[name].add_argument("name", metavar="NAME", help="the person")
     for name in ("enroll", "identify", "verify"):
         p = added[name]
-        p.add_argument("pictures", nargs="*", metavar="PICTURE")
+        p.add_argument("pictures", nargs="*", metavar="PICTURE", help="picture files")
         p.add_argument("--run", metavar="RUN", help="run folder of `hypersphere train`")
         p.add_argument("--features", metavar="FILE", help="features instead of pictures")
         p.add_argument("--align", action="store_true", help="find and align the largest face")
     for name in ("identify", "verify"):
         added[name].add_argument("--threshold", type=float, help="cosine (default: the gallery's)")
         added[name].add_argument("--json", action="store_true", help="print JSON")
-    added["identify"].add_argument("--top", type=int, default=5, help="so many people (default 5)")
+    added["identify"].add_argument("--top", type=int, default=5, help="so many people (default: 5)")
     enroll = added["enroll"]
     enroll.add_argument("--name", help="whose pictures these are")
     enroll.add_argument("--images", metavar="DIR", help="a folder of pictures per person")
-    enroll.add_argument("--threshold", type=float, default=None, help="of a new gallery: 0.4")
+    enroll.add_argument(
+        "--threshold",
+        type=float,
+        default=None,
+        help="cosine from which a match counts (default: 0.4)",
+    )
     enroll.add_argument(
         "--flips",
         choices=["unused", "concatenate"],
@@ -109,7 +118,7 @@ def open_gallery(options: argparse.Namespace, create: bool = False) -> Gallery:
 
 
 def open_run(options: argparse.Namespace) -> TrainedRun | None:
-    from ..evaluation.runs import TrainedRun
+    from ..training.run.trained import TrainedRun
 
     if getattr(options, "run", None) is None:
         return None
@@ -121,7 +130,7 @@ def open_run(options: argparse.Namespace) -> TrainedRun | None:
 def read_samples(options: argparse.Namespace) -> tuple[Tensor, list[str], list[str]]:
     """(pictures or features, a name for each, where each comes from)."""
     if options.features:
-        from ..evaluation.features import load_features, load_names, pick
+        from ..evaluation.feature_files import load_features, load_names, pick
 
         features = pick(load_features(options.features), "features", options.features)
         names = load_names(options.features)
@@ -141,7 +150,7 @@ def _listed(options: argparse.Namespace) -> tuple[list[str], list[str]]:
     paths = list(options.pictures)
     names = [getattr(options, "name", None) or "" for _ in paths]
     if getattr(options, "images", None):
-        from ..data.folder import list_classes
+        from ..data.image_folder import list_classes
 
         if not Path(options.images).is_dir():
             raise FileNotFoundError(f"no folder of pictures at {options.images}")
@@ -158,7 +167,7 @@ def _aligned(run: TrainedRun, paths: Sequence[str]) -> Tensor:
     import torch
     from torch.nn.functional import interpolate
 
-    from ..data.images import read_image
+    from ..data.image_files import read_image
     from ..evaluation import YuNet, detect_and_align
 
     detector, faces = YuNet(), []
@@ -188,7 +197,7 @@ def enroll(options: argparse.Namespace) -> int:
         gallery.enroll_many(names, samples)
         gallery.save(options.gallery)
     print(
-        f"enrolled {len(names)} of {len(set(names))}: {options.gallery} now holds "
+        f"enrolled {len(names)} of {len(set(names))}: {printable(options.gallery)} now holds "
         f"{len(gallery)} features of {len(gallery.people)} people"
     )
     return 0
@@ -206,8 +215,8 @@ def identify(options: argparse.Namespace) -> int:
         print(json.dumps(record, indent=1))
     else:
         for source, matches in zip(sources, answers, strict=True):
-            shown = "  ".join(f"{m.name} {m.score:.4f}" for m in matches)
-            print(f"{source}: {shown or 'unknown'}")
+            shown = "  ".join(f"{printable(m.name)} {m.score:.4f}" for m in matches)
+            print(f"{printable(source)}: {shown or 'unknown'}")
     return 0 if any(answers) else NOT_THE_SAME
 
 
@@ -223,15 +232,15 @@ def verify(options: argparse.Namespace) -> int:
         print(json.dumps(record, indent=1))
     else:
         for source, (same, score) in zip(sources, answers, strict=True):
-            print(f"{source}: {'yes' if same else 'no'}, {options.name} {score:.4f}")
+            answer = "yes" if same else "no"
+            print(f"{printable(source)}: {answer}, {printable(options.name)} {score:.4f}")
     return 0 if all(same for same, _ in answers) else NOT_THE_SAME
 
 
 def list_people(options: argparse.Namespace) -> int:
     gallery = open_gallery(options)
-    names = gallery.names
-    for person in gallery.people:
-        print(f"{person}  {names.count(person)}")
+    for person, count in Counter(gallery.names).items():  # in the order of enrollment
+        print(f"{printable(person)}  {count}")
     return 0
 
 
@@ -242,7 +251,7 @@ def remove(options: argparse.Namespace) -> int:
         gallery = open_gallery(options)
         gone = gallery.remove(options.name)
         gallery.save(options.gallery)
-    print(f"removed {gone} feature{'s' if gone > 1 else ''} of {options.name}")
+    print(f"removed {gone} feature{'s' if gone > 1 else ''} of {printable(options.name)}")
     return 0
 
 

@@ -56,25 +56,30 @@ def _list() -> str:
     from ..models.summary import model_table
 
     rows = [
-        (name, source, f"{parameters:,}", f"{features:,}", what)
+        (name, source, _number(parameters), _number(features), what)
         for name, source, parameters, features, what in model_table()
     ]
     return _table(("name", "from", "parameters", "features", "what"), rows, right={2, 3})
 
 
+def _number(value: int | None) -> str:
+    return "-" if value is None else f"{value:,}"
+
+
 def _show(name: str, options: dict[str, object], batch: int) -> str:
-    from ..models import count_parameters, create, entry, layer_rows
+    from ..models import count_parameters, create, layer_rows, model_entry
+    from ..models.summary import example_inputs
 
     model = create(name, **options)
     rows = [
         (row.name, row.kind, " x ".join(map(str, row.shape)), f"{row.parameters:,}")
         for row in layer_rows(model, batch)
     ]
-    found = entry(name)
-    inputs = " and ".join(" x ".join(map(str, x.shape)) for x in model.example_inputs(batch))
+    found = model_entry(name)
+    inputs = " and ".join(" x ".join(map(str, x.shape)) for x in example_inputs(model, batch))
     return "\n".join(
         [
-            f"{name} ({found.source}): {found.description}",
+            f"{name} ({found.source or found.build.__module__}): {found.description}",
             f"input {inputs}, features {model.out_features}",
             "",
             _table(("layer", "kind", "output", "parameters"), rows, right={3}),
@@ -99,9 +104,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.name is not None:
             print(_show(arguments.name, options, arguments.batch))
         elif arguments.markdown:
-            from ..models.summary import markdown_table
+            from ..models.summary import models_markdown
 
-            print(markdown_table())
+            print(models_markdown())
         else:
             print(_list())
     except ValueError as error:

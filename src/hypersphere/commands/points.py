@@ -14,6 +14,7 @@ from torch import Tensor
 
 from .. import functional as HF
 from .._optional import require
+from ._terminal import printable
 
 __all__ = ["main"]
 
@@ -40,7 +41,7 @@ def main(argv: list[str]) -> int:
         )
         result = describe(points, options.s, options.half_space)
     except ValueError as error:
-        print(f"hypersphere points: {error}", file=sys.stderr)
+        print(f"hypersphere points: {printable(error, newlines=True)}", file=sys.stderr)
         return 2
     print(json.dumps(result) if options.json else _table(result))
     if not options.json and options.dim == 3 and not options.no_sphere:
@@ -58,15 +59,15 @@ def _parser() -> argparse.ArgumentParser:
         description="Points of minimum energy on a sphere: Thomson s=1, Whyte s=0, Tammes s=inf.",
     )
     parser.add_argument("n", type=int, help="number of points")
-    parser.add_argument("--dim", type=int, default=3, help="dimension of the space (default 3)")
+    parser.add_argument("--dim", type=int, default=3, help="dimension of the space (default: 3)")
     parser.add_argument(
-        "-s", "--s", type=float, default=1.0, help="power of the kernel; inf: Tammes"
+        "-s", "--s", type=float, default=1.0, help="power of the kernel; inf: Tammes (default: 1)"
     )
     parser.add_argument(
         "--half-space", action="store_true", help="spread lines: the points and -points"
     )
     parser.add_argument("--restarts", type=int, help="random starts (default: chosen by n)")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0, help="of the random starts (default: 0)")
     parser.add_argument("--out", type=Path, help="write the points: .csv, .npy or .pt")
     parser.add_argument(
         "--draw", type=Path, help="draw the sphere: .png, .svg, .pdf, or .html to turn"

@@ -28,7 +28,7 @@ class Recipe:
 
     path: Path
     variant: str
-    thesis: dict[str, Any]
+    dissertation: dict[str, Any]
     cpu: bool
 
     @property
@@ -49,11 +49,11 @@ def list_recipes(root: Path | None = None) -> list[Recipe]:
         names = [v for v in variants if v != "cpu"]
         for name in ["", *names]:
             settings = _config.load_file(path, [name] if name else [])
-            thesis = settings.get("thesis") or {}
+            printed = settings.get("dissertation") or {}
             # The file itself is an entry if it stands for a number of its own.
-            if name == "" and names and not thesis.get("source"):
+            if name == "" and names and not printed.get("source"):
                 continue
-            found.append(Recipe(path, name, thesis, "cpu" in variants))
+            found.append(Recipe(path, name, printed, "cpu" in variants))
     return found
 
 
@@ -77,13 +77,13 @@ def main(argv: Sequence[str]) -> int:
         return 1
     rows = []
     for recipe in recipes:
-        thesis = recipe.thesis
-        value = thesis.get("value")
+        printed = recipe.dissertation
+        value = printed.get("value")
         row = [
             recipe.spec + (" *" if recipe.cpu else ""),
-            thesis.get("source", ""),
-            thesis.get("row", ""),
-            f"{thesis.get('metric', '')} {value:g}" if value is not None else "",
+            printed.get("source", ""),
+            printed.get("row", ""),
+            f"{printed.get('metric', '')} {value:g}" if value is not None else "",
         ]
         if results:
             row.append(results.get(recipe.spec, ""))

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from .._optional import require
+from ._terminal import printable
 
 
 def main(argv: list[str]) -> int:
@@ -20,9 +21,14 @@ def main(argv: list[str]) -> int:
         "-o", "--output", type=Path, help="the page (default: RUN/report.html or comparison.html)"
     )
     parser.add_argument("--watch", action="store_true", help="refresh while training goes on")
-    parser.add_argument("--every", type=float, default=5.0, help="seconds between looks (--watch)")
     parser.add_argument(
-        "--patience", type=float, default=600.0, help="stop after so many quiet seconds (--watch)"
+        "--every", type=float, default=5.0, help="seconds between looks (--watch; default: 5)"
+    )
+    parser.add_argument(
+        "--patience",
+        type=float,
+        default=600.0,
+        help="stop after so many quiet seconds (--watch; default: 600)",
     )
     options = parser.parse_args(argv)
     yaml = require("yaml", extra="train")
@@ -31,12 +37,17 @@ def main(argv: list[str]) -> int:
     try:
         if options.watch:
             page = watch(
-                options.runs, options.output, yaml.safe_load, options.every, options.patience
+                options.runs,
+                options.output,
+                yaml.safe_load,
+                options.every,
+                options.patience,
+                say=lambda line: print(printable(line)),
             )
         else:
             page = write_page(options.runs, options.output, yaml.safe_load)
     except (FileNotFoundError, PermissionError, NotADirectoryError) as error:
-        print(f"hypersphere report: {error}", file=sys.stderr)
+        print(f"hypersphere report: {printable(error, newlines=True)}", file=sys.stderr)
         return 1
-    print(page)
+    print(printable(page))
     return 0

@@ -12,9 +12,11 @@ from typing import Any
 
 from hypersphere._optional import require
 from hypersphere.commands import _config, _study
+from hypersphere.commands.plugins import take_plugins
+from hypersphere.training.own_parts import without_places
 
-USAGE = """usage: hypersphere sweep CONFIG.yaml[:VARIANT,...] --search KEY=SPACE ... [--trials 20]
-[--folds 3]
+USAGE = """usage: hypersphere sweep CONFIG.yaml[:VARIANT,...] --search KEY=SPACE ...
+                         [--trials 20] [--folds 3]
                          [--storage URL] [--study NAME] [--section.key value ...]
 
 SPACE is what may stand for the option KEY:
@@ -33,6 +35,9 @@ interrupted or killed is no result and is tried again.
   --trials N      finished trials the study shall have (default: 20)
   --folds N       parts of the cross-validation (default: 3)
   --metric NAME   of the test, default: accuracy, to be maximized; --minimize if less is better
+  --plugin MODULE import parts of your own from a module or a .py file; may be repeated
+
+Options of the config: `hypersphere train CONFIG.yaml --help`.
 """
 
 
@@ -45,7 +50,7 @@ def main(argv: Sequence[str]) -> int:
 
     try:
         with raising():
-            return _run(list(argv))
+            return _run(take_plugins(argv))
     except Interrupted as stop:
         print(
             "hypersphere sweep: interrupted; finished trials are kept, and the same command goes "
@@ -172,8 +177,8 @@ def _count(own: dict[str, Any], name: str) -> int:
 
 def _comparable(config: Any) -> dict[str, Any]:
     """The settings that decide a trial's value; where data and runs are does not."""
-    settings = config.to_dict()
-    for section in ("fabric", "run", "thesis"):
+    settings = without_places(config.to_dict())
+    for section in ("fabric", "run", "dissertation"):
         del settings[section]
     del settings["data"]["root"], settings["train"]["quiet"], settings["train"]["threads"]
     return settings

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from hypersphere.commands import _config
+from hypersphere.commands._help import help_text
+from hypersphere.commands.plugins import take_plugins
 
 USAGE = """usage: hypersphere train [CONFIG.yaml[:VARIANT,...]] [--section.key value ...]
 
@@ -18,8 +20,10 @@ then verification of digits it has never seen. Under a minute on two cores.
   --variant NAME     a variant of the config, e.g. cpu; the same as CONFIG.yaml:NAME
   --resume [FOLDER]  continue the newest run of this config, or the run in FOLDER; steps,
                      intervals, threads, fabric and data.root may change, the rest stays
+  --plugin MODULE    import parts of your own from a module or a .py file; may be repeated
   --print_config     show the resolved config and stop
-  --help             this, and every option of the things the config names
+  --help [TOPIC]     this, and every option of the parts that the config names; TOPIC is a section
+                     (optimizer), an option (train.steps) or a part (head.arcface)
 
 several processes: --fabric.devices 2, or torchrun --nproc-per-node 2 -m hypersphere train ...
 """
@@ -57,24 +61,29 @@ def main(argv: Sequence[str]) -> int:
     except _config.ConfigError as error:
         print(f"hypersphere train: {error}", file=sys.stderr)
         return 2
-    except (RunError, NotFinite, ValueError, FileNotFoundError) as error:
+    except (RunError, NotFinite, ValueError, FileNotFoundError, PermissionError) as error:
         print(f"hypersphere train: {error}", file=sys.stderr)
         return 1
 
 
 def _run(arguments: list[str]) -> int:
-    wants_help = any(a in ("-h", "--help") for a in arguments)
+    arguments = ["--help" if a == "-h" else a for a in take_plugins(arguments)]
     wants_config = "--print_config" in arguments
-    arguments = [a for a in arguments if a not in ("-h", "--help", "--print_config")]
+    arguments = [a for a in arguments if a != "--print_config"]
     spec = arguments.pop(0) if arguments and not arguments[0].startswith("-") else None
     resume, arguments = _take(arguments, "--resume", optional=True)
     variant, arguments = _take(arguments, "--variant")
-    if isinstance(resume, str) and spec is None:
-        spec = str(Path(resume) / "config.yaml")
+    topic, arguments = _take(arguments, "--help", optional=True)
+    if isinstance(resume, str):
+        _config.require_plugins(Path(resume))
+        spec = spec or str(Path(resume) / "config.yaml")
     defaults = DEFAULT if spec is None else None
-    if wants_help:
+    if isinstance(topic, str):
+        print(help_text(spec, arguments, defaults, topic))
+        return 0
+    if topic:
         print(USAGE)
-        print(_config.help_text(spec, arguments, "hypersphere train", defaults))
+        print(help_text(spec, arguments, defaults))
         return 0
     variants = variant.split(",") if isinstance(variant, str) else []
     config = _config.read(spec, arguments, defaults=defaults, variants=variants)

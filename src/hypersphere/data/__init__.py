@@ -2,32 +2,35 @@
 
 from __future__ import annotations
 
+# Each of these registers its reader; the import order is the order of `list_datasets()`.
+from .digits import load_digits  # isort: skip
+from .idx import load_idx, read_idx  # isort: skip
+from .cifar import load_cifar  # isort: skip
+from .image_folder import load_folder  # isort: skip
+from .lfw import load_lfw  # isort: skip
+from .megaface import Identification, load_megaface  # isort: skip
+from .omniglot import load_omniglot  # isort: skip
+from .modelnet import load_modelnet  # isort: skip
+from .planetoid import GraphDataset, load_planetoid  # isort: skip
+from .mini_imagenet import load_mini_imagenet  # isort: skip
+
 from .augment import CenterCrop, Compose, Flip, PadCrop, RandomCrop, Resize, augmentation
 from .checksums import checksum, verify
-from .cifar import load_cifar
+from .class_imbalance import grow_linearly, imbalanced, keep_per_class, thin_classes
 from .dataset import ArrayDataset, Dataset, Split
-from .digits import load_digits
 from .download import download
 from .episodes import Episode, EpisodeSampler
 from .errors import DamagedData, MissingData
 from .files import data_root
-from .folder import load_folder
-from .idx import load_idx, read_idx
-from .images import ImageFiles, read_image, read_images
-from .imbalance import grow_linearly, imbalanced, keep_per_class, thin_classes
-from .lfw import load_lfw
+from .image_files import ImageFiles, read_image, read_images
 from .loader import BatchLoader
-from .megaface import Identification, load_megaface
-from .mini_imagenet import load_mini_imagenet
-from .modelnet import load_modelnet
 from .normalize import Normalize
-from .omniglot import load_omniglot
-from .pairs import Pairs, draw_pairs
-from .planetoid import GraphDataset, load_planetoid
-from .points import JitterPoints, RotateUp, SamplePoints, ScalePoints, ShiftPoints, Tilt
-from .registry import list_datasets, load
+from .npz import read_npz
+from .point_clouds import JitterPoints, RotateUp, SamplePoints, ScalePoints, ShiftPoints, Tilt
+from .readers import list_datasets, load, reader_options
 from .splits import closed_set, open_set
 from .unpickle import RefusedPickle, read_pickle
+from .verification_pairs import Pairs, draw_pairs
 
 __all__ = [
     "ArrayDataset",
@@ -81,7 +84,9 @@ __all__ = [
     "read_idx",
     "read_image",
     "read_images",
+    "read_npz",
     "read_pickle",
+    "reader_options",
     "thin_classes",
     "verify",
 ]

@@ -8,11 +8,12 @@ from collections.abc import Sequence
 
 import torch
 
+from .. import registry
 from .checksums import verify_files
 from .download import download
 from .errors import MissingData
 from .files import data_root
-from .registry import check_name, list_datasets, load
+from .readers import check_name, list_datasets, load
 from .sources import SOURCES
 
 
@@ -36,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.name is None:
         for name in list_datasets():
             source = SOURCES.get(name)
-            where = source.where if source else "comes with scikit-learn"
+            where = source.where if source else _no_source(name)
             fetch = "  [--download]" if source and source.remotes else ""
             print(f"{name:<14} {where}{fetch}")
         return 0
@@ -60,6 +61,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"hypersphere data: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def _no_source(name: str) -> str:
+    found = registry.entry("data", name)
+    return f"registered by {found.module}" if found.own else "comes with scikit-learn"
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import torch
 def generator(*key: int | str) -> torch.Generator:
     """A CPU generator that depends on every part of `key` and on nothing else.
 
-    A hash keeps neighbouring keys (epoch 1 batch 2, epoch 2 batch 1) unrelated.
+    A hash keeps neighboring keys (epoch 1 batch 2, epoch 2 batch 1) unrelated.
 
     >>> a, b = generator(0, "order", 1), generator(0, "order", 1)
     >>> torch.equal(torch.rand(3, generator=a), torch.rand(3, generator=b))

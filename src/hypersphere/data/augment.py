@@ -12,12 +12,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .points import JitterPoints, RotateUp, SamplePoints, ScalePoints, ShiftPoints, Tilt
+from .point_clouds import JitterPoints, RotateUp, SamplePoints, ScalePoints, ShiftPoints, Tilt
 
 
 @dataclass(frozen=True)
 class Compose:
-    """One after the other."""
+    """Several augmentations, one after the other.
+
+    Args:
+        steps: callables (images, generator) -> images.
+    """
 
     steps: tuple
 
@@ -29,7 +33,12 @@ class Compose:
 
 @dataclass(frozen=True)
 class Flip:
-    """Mirror each picture with these probabilities, left-right and top-bottom."""
+    """Mirror each picture of a batch (B, C, H, W) at random.
+
+    Args:
+        horizontal: probability of a left-right flip.
+        vertical: probability of a top-bottom flip.
+    """
 
     horizontal: float = 0.5
     vertical: float = 0.0
@@ -47,7 +56,11 @@ class Flip:
 
 @dataclass(frozen=True)
 class PadCrop:
-    """Pad each side by `padding` pixels of value `fill`, then crop the old size at random.
+    """Pad each side of the pictures (B, C, H, W), then crop the old size at random.
+
+    Args:
+        padding: pixels per side.
+        fill: their value.
 
     >>> x = torch.arange(16.0).view(1, 1, 4, 4)
     >>> PadCrop(1)(x, torch.Generator().manual_seed(0)).shape
@@ -65,7 +78,11 @@ class PadCrop:
 
 @dataclass(frozen=True)
 class RandomCrop:
-    """A window of `size` (H, W) at a random place of each picture."""
+    """A window at a random place of each picture of a batch (B, C, H, W).
+
+    Args:
+        size: (height, width) of the window, or the side of a square.
+    """
 
     size: int | tuple[int, int]
 
@@ -85,7 +102,11 @@ class RandomCrop:
 
 @dataclass(frozen=True)
 class CenterCrop:
-    """The middle window of `size` (H, W): the single test view of a random crop."""
+    """The middle window of pictures (B, C, H, W): the single test view of a random crop.
+
+    Args:
+        size: (height, width) of the window, or the side of a square.
+    """
 
     size: int | tuple[int, int]
 
@@ -97,7 +118,11 @@ class CenterCrop:
 
 @dataclass(frozen=True)
 class Resize:
-    """To `size` (H, W), bilinear with antialiasing; uint8 stays uint8."""
+    """Pictures (B, C, H, W) in another size, bilinear with antialiasing; uint8 stays uint8.
+
+    Args:
+        size: (height, width), or the side of a square.
+    """
 
     size: int | tuple[int, int]
 
@@ -112,7 +137,7 @@ class Resize:
 
 
 def augmentation(name: str, train: bool = True) -> Compose:
-    """The augmentation of a text passage by name; `train=False` gives its test view.
+    """An augmentation of the dissertation by name.
 
     - "none";
     - "flip": left-right flips (faces, section 2.3.6; CIFAR-10, section 3.4.1);
@@ -122,6 +147,13 @@ def augmentation(name: str, train: bool = True) -> Compose:
       on the center crop;
     - "pointnet": 1024 random points, a turn about the vertical, jitter (sections E.1, F.3);
     - "pointnet2": the same with a small tilt, scaling and shift as well (PointNet++).
+
+    Args:
+        name: one of these.
+        train: False gives its test view.
+
+    Returns:
+        A callable (images, generator) -> images.
 
     >>> augmentation("imagenet", train=False).steps
     (Resize(size=256), CenterCrop(size=224))

@@ -11,7 +11,15 @@ from .sources import Source
 
 
 def checksum(path: Path | str, kind: str = "sha256") -> str:
-    """The checksum of a file as "kind:hexadecimal", read in pieces."""
+    """The checksum of a file, read in pieces.
+
+    Args:
+        path: the file.
+        kind: "sha256", "md5" or another name that hashlib knows.
+
+    Returns:
+        "kind:hexadecimal".
+    """
     digest = hashlib.new(kind, usedforsecurity=False)
     with open(path, "rb") as file:
         while piece := file.read(1 << 20):
@@ -20,7 +28,13 @@ def checksum(path: Path | str, kind: str = "sha256") -> str:
 
 
 def verify(path: Path | str, expected: str, where: str) -> None:
-    """Raise `DamagedData` unless the file has the `expected` checksum."""
+    """Raise `DamagedData` unless a file has the expected checksum.
+
+    Args:
+        path: the file.
+        expected: "kind:hexadecimal".
+        where: where a fresh copy is available, for the message.
+    """
     found = checksum(path, expected.partition(":")[0])
     if found != expected:
         raise damaged(Path(path), f"the checksum {expected}", found, where)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..registry import register
 from .checksums import verify_files
 from .dataset import ArrayDataset, Split
 from .errors import damaged
@@ -17,14 +18,23 @@ from .sources import SOURCES, Source
 from .unpickle import read_pickle
 
 
+@register("data", "cifar100")
+@register("data", "cifar10")
 def load_cifar(
     name: str, root: Path, batches: int | None = None, coarse: bool = False, verify: bool = False
 ) -> Split:
-    """CIFAR-10 ("cifar10") or CIFAR-100 ("cifar100").
+    """CIFAR-10 or CIFAR-100.
 
-    `batches`: how many of the five training batches of CIFAR-10 to read (1..5); by default all that
-    lie in the folder, with a warning if some are missing. `coarse`: the 20 groups of CIFAR-100 as
-    classes. `verify`: compare with the publisher's checksums.
+    Args:
+        name: "cifar10" or "cifar100".
+        root: the data folder.
+        batches: how many of the five training batches of CIFAR-10 to read (1..5). Default: all that
+            lie in the folder, with a warning if some are missing.
+        coarse: the 20 groups of CIFAR-100 as classes.
+        verify: compare the files with the publisher's checksums.
+
+    Returns:
+        Training and test pictures (3, 32, 32) uint8.
     """
     source = SOURCES[name]
     if name == "cifar10":
@@ -42,8 +52,8 @@ def load_cifar(
             train = [p for p in train if p.exists()]
             warnings.warn(
                 f"CIFAR-10 lacks {', '.join(absent)} in {first.parent}: {len(train)} of 5 training "
-                f"batches are read. batches={len(train)} says that this is meant; the others can "
-                f"be had at {source.how(root)}",
+                f"batches are read. batches={len(train)} says that this is meant; the others are "
+                f"available at {source.how(root)}",
                 stacklevel=3,
             )
         labels_key, names_key = "labels", "label_names"
@@ -54,28 +64,32 @@ def load_cifar(
         labels_key, names_key = f"{kind}_labels", f"{kind}_label_names"
     if verify:
         verify_files([*train, test, meta], source)
-    classes = [_text(c) for c in _entry(meta, names_key, source)]
-    parts = [_read(paths, labels_key, classes, source) for paths in (train, [test])]
+    names = _pick(meta, _contents(meta, source), names_key, source)
+    if not isinstance(names, list) or not all(isinstance(c, (str, bytes)) for c in names):
+        raise damaged(meta, "a list of class names", type(names).__name__, source.where)
+    classes = [_as_text(c) for c in names]
+    parts = [_read_batches(paths, labels_key, classes, source) for paths in (train, [test])]
     return Split(train=parts[0], test=parts[1])
 
 
-def _read(paths: list[Path], key: str, classes: list[str], source: Source) -> ArrayDataset:
+def _read_batches(paths: list[Path], key: str, classes: list[str], source: Source) -> ArrayDataset:
     images, labels = [], []
     for path in paths:
         content = _contents(path, source)
         data, label = _pick(path, content, "data", source), _pick(path, content, key, source)
-        number = np.asarray(label)
+        number = _labels(label)
         if not (
             isinstance(data, np.ndarray)
             and data.dtype == np.uint8
+            and number is not None
             and data.shape == (len(number), 3072)
-            and number.dtype.kind in "iu"
             and 0 <= number.min(initial=0) <= number.max(initial=0) < len(classes)
         ):
+            count = "other" if number is None else len(number)
             raise damaged(
                 path,
                 f"data (n, 3072) uint8 and n {key} below {len(classes)}",
-                f"data {getattr(data, 'shape', type(data).__name__)} and {len(number)} {key}",
+                f"data {getattr(data, 'shape', type(data).__name__)} and {count} {key}",
                 source.where,
             )
         images.append(data.reshape(-1, 3, 32, 32))
@@ -85,11 +99,21 @@ def _read(paths: list[Path], key: str, classes: list[str], source: Source) -> Ar
     )
 
 
+def _labels(value: Any) -> np.ndarray | None:
+    """(n,) integers, or None if the value is something else."""
+    if isinstance(value, list) and not all(type(item) is int for item in value):
+        return None
+    if not isinstance(value, (list, np.ndarray)):
+        return None
+    number = np.asarray(value, np.int64 if isinstance(value, list) and not value else None)
+    return number if number.ndim == 1 and number.dtype.kind in "iu" else None
+
+
 def _contents(path: Path, source: Source) -> dict[str, Any]:
     content = read_pickle(path, source.where)
     if not isinstance(content, dict):
         raise damaged(path, "a dictionary", type(content).__name__, source.where)
-    return {_text(key): value for key, value in content.items()}
+    return {_as_text(key): value for key, value in content.items()}
 
 
 def _pick(path: Path, content: dict[str, Any], key: str, source: Source) -> Any:
@@ -98,9 +122,5 @@ def _pick(path: Path, content: dict[str, Any], key: str, source: Source) -> Any:
     return content[key]
 
 
-def _entry(path: Path, key: str, source: Source) -> Any:
-    return _pick(path, _contents(path, source), key, source)
-
-
-def _text(value: Any) -> str:
+def _as_text(value: Any) -> str:
     return value.decode("latin1") if isinstance(value, bytes) else str(value)

@@ -9,36 +9,72 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from .pairs import Pairs
+from .verification_pairs import Pairs
 
 
 class Dataset(Protocol):
-    """What loaders and splits need: labels (N,), class names, and samples by their index."""
+    """What loaders and splits need of a data set: labels, class names, and samples by their index.
+
+    Anything with these attributes and methods will do; `ArrayDataset` and `ImageFiles` have them.
+    """
 
     @property
-    def labels(self) -> Tensor: ...
+    def labels(self) -> Tensor:
+        """Class of each sample, (N,) int64."""
+        ...
 
     @property
-    def classes(self) -> Sequence[str]: ...
+    def classes(self) -> Sequence[str]:
+        """Names of the classes."""
+        ...
 
     @property
-    def shape(self) -> torch.Size: ...
+    def shape(self) -> torch.Size:
+        """Shape of one sample."""
+        ...
 
     def __len__(self) -> int: ...
 
-    def take(self, index: Tensor) -> Tensor: ...
+    def take(self, index: Tensor) -> Tensor:
+        """Samples by their index.
 
-    def subset(self, index: Tensor) -> Dataset: ...
+        Args:
+            index: (B,) int64.
 
-    def counts(self) -> Tensor: ...
+        Returns:
+            The samples in that order, (B, *shape).
+        """
+        ...
+
+    def subset(self, index: Tensor) -> Dataset:
+        """Some of the samples, with the same classes.
+
+        Args:
+            index: (B,) int64.
+
+        Returns:
+            A data set of these samples.
+        """
+        ...
+
+    def counts(self) -> Tensor:
+        """Samples of each class.
+
+        Returns:
+            (number of classes,) int64.
+        """
+        ...
 
 
 @dataclass(frozen=True)
 class ArrayDataset:
     """Samples and labels in memory.
 
-    `images`: (N, C, H, W) uint8 in 0..255, or float in 0..1; point clouds are (N, P, 3) float.
-    `labels`: (N,) int64, an index into `classes`; -1 stands for "nobody known" (distractors).
+    Args:
+        images: (N, C, H, W) uint8 in 0..255, or floating point in 0..1; point clouds are (N, P, 3)
+            floating point.
+        labels: (N,) int64, an index into `classes`; -1 stands for "nobody known" (distractors).
+        classes: names of the classes.
 
     >>> pictures = torch.zeros(3, 1, 2, 2, dtype=torch.uint8)
     >>> data = ArrayDataset(pictures, torch.tensor([0, 1, 1]), ["a", "b"])
@@ -85,6 +121,7 @@ class ArrayDataset:
 
     @property
     def num_classes(self) -> int:
+        """Number of classes."""
         return len(self.classes)
 
     @property
@@ -93,19 +130,43 @@ class ArrayDataset:
         return self.images.shape[1:]
 
     def take(self, index: Tensor) -> Tensor:
-        """The samples of `index` (B,), in that order: (B, *shape)."""
+        """Samples by their index.
+
+        Args:
+            index: (B,) int64.
+
+        Returns:
+            The samples in that order, (B, *shape).
+        """
         return self.images.index_select(0, index.to(self.images.device))
 
     def counts(self) -> Tensor:
-        """Samples of each class, (num_classes,)."""
+        """Samples of each class; those with the label -1 do not count.
+
+        Returns:
+            (num_classes,) int64.
+        """
         return torch.bincount(self.labels[self.labels >= 0], minlength=self.num_classes)
 
     def subset(self, index: Tensor) -> ArrayDataset:
-        """The samples of `index`, same classes."""
+        """Some of the samples, with the same classes.
+
+        Args:
+            index: (B,) int64.
+
+        Returns:
+            A data set of these samples.
+        """
         return replace(self, images=self.take(index), labels=self.labels[index])
 
     def only(self, classes: Sequence[int]) -> ArrayDataset:
-        """The samples of these classes, which are renumbered 0, 1, ... in the order given.
+        """The samples of some classes, which are renumbered 0, 1, ... in the order given.
+
+        Args:
+            classes: distinct class indices.
+
+        Returns:
+            A data set of these classes.
 
         >>> data = ArrayDataset(torch.zeros(3, 1, 2, 2), torch.tensor([0, 1, 2]), ["a", "b", "c"])
         >>> chosen = data.only([2, 0])
@@ -125,7 +186,14 @@ class ArrayDataset:
         return ArrayDataset(self.take(index), labels[index], [self.classes[c] for c in classes])
 
     def to(self, device: torch.device | str) -> ArrayDataset:
-        """The same data set with its samples on `device`; batches are then made there."""
+        """The same data set with its samples on a device; batches are then made there.
+
+        Args:
+            device: where the samples and labels go.
+
+        Returns:
+            The data set there.
+        """
         return replace(self, images=self.images.to(device), labels=self.labels.to(device))
 
 
@@ -133,9 +201,13 @@ class ArrayDataset:
 class Split:
     """The parts of a data set.
 
-    `train` and `test` share their classes in closed-set work; `validation` where the publisher
-    gives one. `pairs` are verification pairs with the samples they point into (open set: of
-    classes that `train` does not have).
+    Args:
+        train: what is trained on.
+        test: what is tested on; shares its classes with `train` in closed-set work.
+        validation: what settings are chosen on, where the publisher gives such a part.
+        pairs: verification pairs with the samples they point into (open set: of classes that
+            `train` does not have).
+        name: the name of the data set.
     """
 
     train: Dataset
@@ -152,8 +224,10 @@ class Split:
 
     @property
     def classes(self) -> Sequence[str]:
+        """Names of the classes of the training part."""
         return self.train.classes
 
     @property
     def num_classes(self) -> int:
+        """Number of classes of the training part."""
         return len(self.train.classes)

@@ -7,12 +7,16 @@ from collections.abc import Sequence
 import torch
 
 from .._optional import require
+from ..registry import register
 from .dataset import ArrayDataset, Split
 from .splits import closed_set, open_set
 
 
 def digits() -> ArrayDataset:
-    """All digits, (1797, 1, 8, 8) float: the publisher's 0..16 divided by 16.
+    """All digits: the publisher's 0..16 divided by 16.
+
+    Returns:
+        1797 pictures (1, 8, 8) float32.
 
     >>> digits().shape
     torch.Size([1, 8, 8])
@@ -23,6 +27,7 @@ def digits() -> ArrayDataset:
     return ArrayDataset(images, labels, [str(c) for c in range(10)])
 
 
+@register("data", "digits")
 def load_digits(
     protocol: str = "closed_set",
     test_fraction: float = 0.25,
@@ -31,11 +36,19 @@ def load_digits(
     per_fold: int = 300,
     seed: int = 0,
 ) -> Split:
-    """The digits in a training and a test part.
+    """Scikit-learn's handwritten digits in a training and a test part.
 
-    `protocol="closed_set"`: all ten classes in both parts. `protocol="open_set"`: the `unseen`
-    classes are in neither part, only in `pairs`, `folds` x (`per_fold` of one class + `per_fold`
-    of two). `seed` fixes the parts and the pairs.
+    Args:
+        protocol: "closed_set": all ten classes in both parts; "open_set": some classes are in
+            neither part, only in `pairs`.
+        test_fraction: share of every class for testing.
+        unseen: the classes of the pairs, for "open_set".
+        folds: folds of the pairs, for "open_set".
+        per_fold: pairs of one class, and of two, per fold.
+        seed: fixes the parts and the pairs.
+
+    Returns:
+        Pictures (1, 8, 8) float32.
     """
     if protocol == "closed_set":
         return closed_set(digits(), test_fraction, seed)

@@ -19,9 +19,21 @@ from .sources import SOURCES, Remote
 
 
 def download(name: str, root: Path | str, progress: bool = True) -> list[Path]:
-    """Fetch the files of a data set to below `root`; what is already there is left alone.
+    """Fetch the files of a data set; what is already there is left alone.
 
     Archives are unpacked and then removed; an empty file ARCHIVE.unpacked remembers it.
+
+    Args:
+        name: a data set with a public address.
+        root: the folder that receives them.
+        progress: show a bar on a terminal.
+
+    Returns:
+        The files, or for archives the folders they were unpacked to.
+
+    Raises:
+        MissingData: if it has no public address, or the address does not answer.
+        DamagedData: if what came has another checksum than published.
     """
     source = SOURCES.get(name)
     if source is None or not source.remotes:

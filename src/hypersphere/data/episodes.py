@@ -1,4 +1,4 @@
-"""Few-shot episodes: a few classes, a few labelled samples of each, and samples to classify."""
+"""Few-shot episodes: a few classes, a few labeled samples of each, and samples to classify."""
 
 from __future__ import annotations
 
@@ -13,9 +13,15 @@ from ._random import generator
 
 @dataclass(frozen=True)
 class Episode:
-    """`classes` (ways,), `support` (ways, shots) and `query` (ways, queries): sample indices.
+    """One few-shot task, as indices of samples.
 
-    Row w of both belongs to way w, so ``episode.labels(episode.query)`` are 0, 0, ..., 1, 1, ...
+    Row w of `support` and `query` belongs to way w, so ``episode.labels(episode.query)`` are 0, 0,
+    ..., 1, 1, ...
+
+    Args:
+        classes: (ways,), the class of each way.
+        support: (ways, shots), the labeled samples.
+        query: (ways, queries), the samples to classify.
     """
 
     classes: Tensor
@@ -24,15 +30,30 @@ class Episode:
 
     @staticmethod
     def labels(part: Tensor) -> Tensor:
-        """The way of each sample of a flattened (ways, k) part."""
+        """The way of each sample of a flattened part.
+
+        Args:
+            part: (ways, k), `support` or `query`.
+
+        Returns:
+            (ways k,) int64.
+        """
         return torch.arange(part.shape[0]).repeat_interleave(part.shape[1])
 
 
 class EpisodeSampler:
-    """Draw episodes from `labels` (N,); episode i depends on (seed, i) only.
+    """Draw few-shot episodes; episode i depends on (seed, i) only.
 
     The numbers of section F.3 and its setting [189]: 5 ways, 5 (or 1) shots, 16 queries, 600
     episodes. Classes with fewer than shots + queries samples are left out.
+
+    Args:
+        labels: (N,) class of each sample; negative ones are left out.
+        ways: classes per episode.
+        shots: labeled samples per class.
+        queries: samples to classify per class.
+        episodes: number of episodes.
+        seed: of all episodes.
 
     >>> sampler = EpisodeSampler(torch.arange(200) % 8, ways=5, shots=1, queries=4, episodes=2)
     >>> episode = sampler[0]

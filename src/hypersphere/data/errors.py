@@ -1,4 +1,4 @@
-"""Errors of the readers: which file, what was expected, where it can be had."""
+"""Errors of the readers: which file, what was expected, where it is available."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ class DamagedData(ValueError):
 
 
 def missing(what: str, looked: Path | list[Path], where: str) -> MissingData:
-    """The error for absent data: `what` was expected at `looked`, and can be had at `where`.
+    """The error for absent data: `what` was expected at `looked`, and is available at `where`.
 
     >>> print(missing("the MNIST file x.gz", Path("here"), "https://example.org"))
-    the MNIST file x.gz is missing: expected at here. It can be had at https://example.org
+    the MNIST file x.gz is missing: expected at here. It is available at https://example.org
     """
     places = looked if isinstance(looked, list) else [looked]
     return MissingData(
         f"{what} is missing: expected at {' or '.join(str(p) for p in places)}. "
-        f"It can be had at {where}"
+        f"It is available at {where}"
     )
 
 

@@ -11,7 +11,15 @@ from .sources import Source
 
 
 def data_root(root: Path | str | None = None) -> Path:
-    """`root`, or the folder in the environment variable HYPERSPHERE_DATA, or a cache folder."""
+    """The folder that holds the data sets.
+
+    Args:
+        root: the folder. Default: the environment variable HYPERSPHERE_DATA, then
+            ~/.cache/hypersphere.
+
+    Returns:
+        The folder; it may not exist.
+    """
     if root is not None:
         return Path(root).expanduser()
     given = os.environ.get("HYPERSPHERE_DATA")

@@ -16,10 +16,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..registry import register
 from .checksums import verify_files
 from .dataset import ArrayDataset, Split
 from .errors import damaged
 from .files import find_folder
+from .limits import check_claim
 from .sources import SOURCES
 
 FASHION = (
@@ -32,30 +34,61 @@ _TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: "
 
 
 def read_idx(path: Path | str, where: str = "the publisher of the set") -> Tensor:
-    """The array of an idx file (`.gz` is unpacked on the way), in the machine's byte order."""
+    """The array of an idx file, in the machine's byte order.
+
+    Args:
+        path: the file; one that ends in `.gz` is unpacked on the way, as far as its header says and
+            no further.
+        where: where a fresh copy is available, for messages.
+
+    Returns:
+        The array, of the shape and type that the header gives.
+
+    Raises:
+        DamagedData: if it is no idx file, or holds more or less than its header says.
+    """
     path = Path(path)
+    packed = path.suffix == ".gz"
     try:
-        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    except (EOFError, OSError, zlib.error) as error:
-        if isinstance(error, FileNotFoundError):
-            raise
+        with gzip.open(path) if packed else open(path, "rb") as file:
+            start = file.read(4)
+            if len(start) < 4 or start[:2] != b"\0\0" or start[2] not in _TYPES:
+                raise damaged(path, "an idx file (00 00 type dimensions)", start.hex(" "), where)
+            kind, dimensions = np.dtype(_TYPES[start[2]]), start[3]
+            header = file.read(4 * dimensions)
+            if len(header) < 4 * dimensions:
+                expected = f"a header of {4 + 4 * dimensions} bytes"
+                raise damaged(path, expected, f"{4 + len(header)} bytes", where)
+            shape = struct.unpack(f">{dimensions}I", header)
+            size = math.prod(shape) * kind.itemsize
+            check_claim(path, size, where)
+            content = file.read(size + 1)  # one more shows that there is more
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise damaged(path, "a complete gzip file", str(error), where) from None
-    if len(content) < 4 or content[:2] != b"\0\0" or content[2] not in _TYPES:
-        raise damaged(path, "an idx file (00 00 type dimensions)", content[:4].hex(" "), where)
-    kind, dimensions = np.dtype(_TYPES[content[2]]), content[3]
-    start = 4 + 4 * dimensions
-    if len(content) < start:
-        raise damaged(path, f"a header of {start} bytes", f"{len(content)} bytes", where)
-    shape = struct.unpack(f">{dimensions}I", content[4:start])
-    expected = start + math.prod(shape) * kind.itemsize
-    if len(content) != expected:
-        raise damaged(path, f"{expected:,} bytes for shape {shape}", f"{len(content):,}", where)
-    values = np.frombuffer(content, kind, offset=start).reshape(shape)
+    if len(content) != size:
+        whole = 4 + 4 * dimensions
+        found = f"{whole + len(content):,}" if len(content) < size else "more"
+        raise damaged(path, f"{whole + size:,} bytes for shape {shape}", found, where)
+    try:
+        values = np.frombuffer(content, kind).reshape(shape)
+    except ValueError as error:  # more dimensions than an array may have
+        raise damaged(path, "an array", str(error), where) from None
     return torch.from_numpy(values.astype(kind.newbyteorder("=")))
 
 
+@register("data", "fashion-mnist")
+@register("data", "mnist")
 def load_idx(name: str, root: Path, verify: bool = False) -> Split:
-    """MNIST ("mnist") or Fashion-MNIST ("fashion-mnist") from its four files below `root`."""
+    """MNIST or Fashion-MNIST from its four files.
+
+    Args:
+        name: "mnist" or "fashion-mnist".
+        root: the data folder.
+        verify: compare the files with the publisher's checksums.
+
+    Returns:
+        60,000 training and 10,000 test pictures (1, 28, 28) uint8.
+    """
     source = SOURCES[name]
     stems = [
         f"{part}-{kind}" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")
@@ -78,5 +111,16 @@ def load_idx(name: str, root: Path, verify: bool = False) -> Split:
                 f"labels {tuple(labels.shape)}",
                 source.where,
             )
+        if images.dtype != torch.uint8 or labels.dtype != torch.uint8 or _top(labels) > 9:
+            raise damaged(
+                labels_path,
+                "pictures and labels of bytes, labels in 0..9",
+                f"{images.dtype} and {labels.dtype}, labels up to {_top(labels)}",
+                source.where,
+            )
         parts.append(ArrayDataset(images.unsqueeze(1), labels.long(), list(classes)))
     return Split(train=parts[0], test=parts[1])
+
+
+def _top(labels: Tensor) -> int:
+    return int(labels.max()) if len(labels) else 0

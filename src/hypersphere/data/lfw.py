@@ -6,18 +6,21 @@ from pathlib import Path
 
 import torch
 
+from ..registry import register
 from ._random import generator
 from .checksums import verify_files
 from .dataset import ArrayDataset, Split
 from .errors import damaged, missing
 from .files import find_folder
-from .folder import list_classes
-from .images import Size, read_images
-from .pairs import Pairs, draw_pairs
+from .image_files import Size, read_images
+from .image_folder import list_classes
+from .pair_lists import parse_lfw_header, parse_lfw_pairs
 from .sources import SOURCES
 from .splits import closed_set
+from .verification_pairs import Pairs, draw_pairs
 
 
+@register("data", "lfw")
 def load_lfw(
     root: Path,
     protocol: str = "pairs",
@@ -34,14 +37,27 @@ def load_lfw(
 ) -> Split:
     """LFW, or any people folder in its layout: NAME/NAME_0001.jpg.
 
-    `protocol="pairs"`: the published verification pairs. `pairs` point into `test`, the pictures
-    that appear in them; `train` is everybody who appears in none, so it may be trained on.
+    Args:
+        root: the data folder.
+        protocol: "pairs": the published verification pairs; `pairs` point into `test`, the pictures
+            that appear in them, and `train` is everybody who appears in none, so it may be trained
+            on. "open_set": for training on LFW itself; some people are drawn for verification
+            pairs, the others are divided into `train` and `test`.
+        size: bring the pictures to (height, width), or a square of this side, bilinear. Default: as
+            in the files.
+        mode: "L" (gray) or "RGB". Default: gray pictures stay gray, all others become RGB.
+        pairs_file: the list of pairs, in the folder of the people or in `root`.
+        min_images: people with fewer pictures are left out of `train` and `test`, for "open_set".
+        unseen_fraction: share of the people with two or more pictures that is drawn for the pairs,
+            for "open_set".
+        test_fraction: share of every person's pictures for testing, for "open_set".
+        folds: folds of the drawn pairs, for "open_set".
+        per_fold: drawn pairs of one person, and of two, per fold.
+        seed: of all that is drawn.
+        verify: compare pairs.txt with its published checksum.
 
-    `protocol="open_set"`: for training on LFW itself. `unseen_fraction` of the people with two or
-    more pictures are drawn for verification pairs (`folds` x (`per_fold` + `per_fold`)); of the
-    others, those with `min_images` or more are divided into `train` and `test`.
-
-    `size`, `mode`: see `read_image`. `verify` compares pairs.txt with its published checksum.
+    Returns:
+        Training and test part, with `pairs`.
     """
     if protocol not in ("pairs", "open_set"):
         raise ValueError(f"protocol is 'pairs' or 'open_set'; got {protocol!r}")
@@ -60,54 +76,49 @@ def load_lfw(
         find_folder(root, source, [pairs_file])
     if verify:
         verify_files([place / pairs_file], source)
-    pairs = read_pairs(place / pairs_file, faces, paths)
+    pairs = pairs_of_list(place / pairs_file, faces, paths)
     used = torch.cat([pairs.first, pairs.second]).unique()
     position = torch.full((len(faces),), -1, dtype=torch.int64)
     position[used] = torch.arange(len(used))
     shown = faces.labels[used].unique()
-    strangers = [p for p in range(len(people)) if p not in set(shown.tolist())]
+    listed = set(shown.tolist())
+    unlisted = [person for person in range(len(people)) if person not in listed]
     test = faces.subset(used).only(shown.tolist())
     moved = Pairs(test, position[pairs.first], position[pairs.second], pairs.same, pairs.fold)
-    return Split(train=faces.only(strangers), test=test, pairs=moved)
+    return Split(train=faces.only(unlisted), test=test, pairs=moved)
 
 
-def read_pairs(path: Path, faces: ArrayDataset, paths: list[str]) -> Pairs:
-    """Verification pairs as LFW lists them.
+def pairs_of_list(path: Path, faces: ArrayDataset, paths: list[str]) -> Pairs:
+    """The verification pairs of a list in LFW's format, as rows of `faces`.
 
     First line: folds and pairs of each kind per fold ("10 300"; one number means one fold). Then
     fold by fold "NAME i j" for one person and "NAME i OTHER j" for two; i, j count from 1 and name
     the pictures NAME_000i.jpg.
     """
     where = SOURCES["lfw"].where
-    number = {Path(p).stem: i for i, p in enumerate(paths)}
-    lines = path.read_text(encoding="utf-8").splitlines()
-    try:
-        header = [int(n) for n in lines[0].split()]
-        folds, per_fold = header if len(header) == 2 else (1, *header)
-    except (IndexError, ValueError):
-        raise damaged(path, "a first line like '10 300'", repr("".join(lines[:1])), where) from None
-    rows = [line.split() for line in lines[1:] if line.strip()]
-    if len(rows) != 2 * folds * per_fold:
-        raise damaged(path, f"{folds} x 2 x {per_fold} pairs", f"{len(rows)}", where)
-    first: list[int] = []
-    second: list[int] = []
-    same: list[bool] = []
-    for line, row in enumerate(rows, start=2):
-        if len(row) not in (3, 4) or not row[1].isdigit() or not row[-1].isdigit():
-            raise damaged(path, "'NAME i j' or 'NAME i OTHER j'", f"line {line}: {row}", where)
-        other = row[0] if len(row) == 3 else row[2]
-        for name, count, side in ((row[0], row[1], first), (other, row[-1], second)):
-            stem = f"{name}_{int(count):04d}"
-            if stem not in number:
+    row_of = {Path(p).stem: i for i, p in enumerate(paths)}
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    header = parse_lfw_header(lines[0].split() if lines else ())
+    if header is None:
+        raise damaged(path, "a first line like '10 300'", repr("".join(lines[:1])[:80]), where)
+    folds, per_fold = header
+    listed = parse_lfw_pairs(
+        path, [(i, line.split()) for i, line in enumerate(lines[1:], 2) if line.strip()], where
+    )
+    if len(listed) != 2 * folds * per_fold:
+        raise damaged(path, f"{folds} x 2 x {per_fold} pairs", f"{len(listed)}", where)
+    for pair in listed:
+        for name, stem in zip((pair.first, pair.second), pair.stems, strict=True):
+            if stem not in row_of:
                 raise missing(
-                    f"the picture of line {line} of {path.name}",
+                    f"the picture of line {pair.line} of {path.name}",
                     path.parent / name / f"{stem}.jpg",
                     where,
                 )
-            side.append(number[stem])
-        same.append(row[0] == other)
+    first, second = ([row_of[pair.stems[side]] for pair in listed] for side in (0, 1))
+    same = torch.tensor([pair.same for pair in listed])
     fold = torch.arange(folds).repeat_interleave(2 * per_fold)
-    return Pairs(faces, torch.tensor(first), torch.tensor(second), torch.tensor(same), fold)
+    return Pairs(faces, torch.tensor(first), torch.tensor(second), same, fold)
 
 
 def _open_set(

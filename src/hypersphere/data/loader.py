@@ -25,15 +25,24 @@ class BatchLoader:
     bit. An epoch that is left early starts again at its first batch.
 
     Processes share each global batch of `world_size` x `batch_size` samples: together they see
-    every sample exactly once per epoch, none twice, and all have the same number of batches, so
-    no process waits for another at the end. The last batch is smaller where the number does not
-    divide; fewer left-over samples than processes join the batch before. `drop_last` leaves the
-    incomplete global batch out (other samples every epoch).
+    every sample exactly once per epoch, none twice, and all have the same number of batches, so no
+    process waits for another at the end. The last batch is smaller where the number does not
+    divide; fewer left-over samples than processes join the batch before.
 
-    `batch_size`: samples per process. `augment(images, generator) -> images` works on the raw
-    batch, `normalize` then makes it float: "unit" (0..1, the default), "symmetric", a `Normalize`,
-    or None for raw values. `prefetch`: batches prepared ahead by a thread, for data that are
-    decoded from files; the default 0 is right for data in memory.
+    Args:
+        dataset: the samples.
+        batch_size: samples per process.
+        shuffle: another order each epoch. False keeps that of the data set.
+        seed: of the order and the augmentation.
+        augment: `augment(images, generator) -> images` on the raw batch. Default: none.
+        normalize: makes the batch floating point: "unit" (0..1), "symmetric", a `Normalize`, or
+            None for raw values.
+        drop_last: leave the incomplete global batch out (other samples every epoch).
+        rank: number of this process.
+        world_size: number of processes.
+        device: where the batches go. Default: where the samples are.
+        prefetch: batches prepared ahead by a thread, for data that are decoded from files; 0 is
+            right for data in memory.
 
     >>> from hypersphere.data import ArrayDataset
     >>> data = ArrayDataset(torch.rand(10, 1, 8, 8), torch.zeros(10).long(), ["a"])
@@ -98,7 +107,11 @@ class BatchLoader:
         self._served = 0
 
     def state_dict(self) -> dict[str, int]:
-        """Where the loader stands; everything else is given by its arguments."""
+        """Where the loader stands; everything else is given by its arguments.
+
+        Returns:
+            Epoch, batch, and the arguments that a resumed loader has to share.
+        """
         done = self._served == len(self)
         return {
             "epoch": self.epoch + done,
@@ -110,7 +123,14 @@ class BatchLoader:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where `state` was taken; the next `for` loop serves the rest of that epoch."""
+        """Go on where a state was taken; the next `for` loop serves the rest of that epoch.
+
+        Args:
+            state: what `state_dict` returned.
+
+        Raises:
+            ValueError: if it is of a loader whose batches would be others.
+        """
         for key, own in self.state_dict().items():
             if key not in state:
                 raise ValueError(f"the loader state has no {key!r}; it has {sorted(state)}")
@@ -124,7 +144,14 @@ class BatchLoader:
         self._resume = True
 
     def indices(self, epoch: int) -> list[Tensor]:
-        """The sample indices of this rank's batches in `epoch`."""
+        """The sample indices of this rank's batches.
+
+        Args:
+            epoch: which epoch.
+
+        Returns:
+            One (B,) int64 tensor per batch.
+        """
         order = self._order(epoch)
         return [self._cell(order, batch) for batch in range(len(self))]
 

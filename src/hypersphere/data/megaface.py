@@ -6,17 +6,23 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..registry import register
 from .dataset import Dataset
 from .errors import damaged, missing
-from .images import Size, make_dataset
+from .image_files import Size, make_dataset
 from .sources import SOURCES
 
 
 @dataclass(frozen=True)
 class Identification:
-    """Who is it? Each of `probes` is searched in `gallery` plus `distractors`.
+    """Who is it? Each probe is searched in the gallery plus the distractors.
 
     The labels of gallery and probes number the same people; distractors are nobody (label -1).
+
+    Args:
+        gallery: the known pictures.
+        probes: the pictures to search for.
+        distractors: pictures of other people.
     """
 
     gallery: Dataset
@@ -24,6 +30,7 @@ class Identification:
     distractors: Dataset | None = None
 
 
+@register("data", "megaface")
 def load_megaface(
     root: Path,
     probes: str = "probes.json",
@@ -36,16 +43,29 @@ def load_megaface(
     mode: str | None = None,
     lazy: bool = False,
 ) -> Identification:
-    """Read the lists and their pictures.
+    """Gallery, probes and distractors from lists of pictures.
 
     A list is JSON as the challenge's development kit writes it, {"path": [...], "id": [...]}
     (distractors need no "id"), or text with "path id" on each line. The files are in `root` or its
-    folder "megaface"; paths count from `probe_images` (gallery too) and `distractor_images` there.
+    folder "megaface".
 
-    Without a `gallery` list the first picture of each person in the probe list is that person's
-    gallery entry and the others are the probes, so somebody with a single picture is only in the
-    gallery. `limit`: the first so many distractors (the challenge has 10 to 1,000,000). `lazy`
-    leaves the pictures in their files.
+    Args:
+        root: the data folder.
+        probes: the list of probes.
+        gallery: the list of the gallery. Default: the first picture of each person in the probe
+            list is that person's gallery entry and the others are the probes, so somebody with a
+            single picture is only in the gallery.
+        distractors: the list of distractors; None for none.
+        probe_images: folder from which the paths of probes and gallery count.
+        distractor_images: folder from which the paths of distractors count.
+        limit: only the first so many distractors (the challenge has 10 to 1,000,000).
+        size: bring the pictures to (height, width), or a square of this side, bilinear. Default: as
+            in the files.
+        mode: "L" (gray) or "RGB". Default: gray pictures stay gray, all others become RGB.
+        lazy: leave the pictures in their files (`ImageFiles`).
+
+    Returns:
+        The three parts.
     """
     source = SOURCES["megaface"]
     folder = next(
@@ -64,11 +84,11 @@ def load_megaface(
         probe_paths, probe_ids = [probe_paths[i] for i in rest], [probe_ids[i] for i in rest]
     people = sorted(set(gallery_ids))
     number = {person: i for i, person in enumerate(people)}
-    strangers = sorted(set(probe_ids) - set(number))
-    if strangers:
+    without_mate = sorted(set(probe_ids) - set(number))
+    if without_mate:
         raise ValueError(
-            f"{len(strangers)} people of {folder / probes} are not in the gallery, e.g. "
-            f"{strangers[0]!r}: a probe needs its mate there"
+            f"{len(without_mate)} people of {folder / probes} are not in the gallery, e.g. "
+            f"{without_mate[0]!r}: a probe needs its mate there"
         )
     if not probe_ids:
         raise ValueError(

@@ -5,19 +5,29 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
+from ..registry import register
 from .dataset import Dataset, Split
 from .errors import damaged, missing
 from .files import find_folder
-from .images import Size, make_dataset
+from .image_files import Size, make_dataset
 from .sources import SOURCES
 
 
+@register("data", "mini-imagenet")
 def load_mini_imagenet(
     root: Path, size: Size = 84, images: str = "images", mode: str = "RGB", lazy: bool = False
 ) -> Split:
     """The three parts of a few-shot set; no class is in two of them (64, 16 and 20 of 100).
 
-    Pictures are `images`/FILENAME or `images`/LABEL/FILENAME, brought to `size` (84 x 84 as usual).
+    Args:
+        root: the data folder.
+        size: (height, width) of the pictures, or the side of a square.
+        images: folder of the pictures; they are FILENAME or LABEL/FILENAME in it.
+        mode: "L" (gray) or "RGB".
+        lazy: leave the pictures in their files (`ImageFiles`).
+
+    Returns:
+        Training, validation and test part.
     """
     source = SOURCES["mini-imagenet"]
     lists = find_folder(root, source, ["train.csv", "val.csv", "test.csv"])

@@ -9,17 +9,26 @@ import numpy as np
 import torch
 
 from .._optional import require
+from ..registry import register
 from ._random import generator
 from .dataset import ArrayDataset, Split
 from .errors import damaged, missing
+from .limits import check_claim
 from .sources import SOURCES
 
 
+@register("data", "modelnet40")
 def load_modelnet(root: Path, points: int | None = None, seed: int = 0) -> Split:
-    """Clouds (N, P, 3) float32 with the y axis up; P as in the files, or `points` drawn at random.
+    """Point clouds of ModelNet40, with the y axis up.
 
-    The subset is drawn once, with `seed`; `SamplePoints` draws another one for every batch. Never
-    the first ones of a cloud: files may hold the points in a spatial order.
+    Args:
+        root: the data folder.
+        points: draw this many points of each cloud, once; `SamplePoints` draws others for every
+            batch. Never the first ones: files may hold the points in a spatial order. Default: all.
+        seed: of that choice.
+
+    Returns:
+        Training and test clouds (P, 3) float32.
     """
     source = SOURCES["modelnet40"]
     folder = next((root / f for f in source.folders if any((root / f).glob("ply_data_*.h5"))), None)
@@ -38,7 +47,7 @@ def load_modelnet(root: Path, points: int | None = None, seed: int = 0) -> Split
                 folder / f"ply_data_{part}0.h5",
                 source.how(root),
             )
-        clouds, labels = zip(*(_read(f, source.where) for f in files), strict=True)
+        clouds, labels = zip(*(_read_clouds(f, source.where) for f in files), strict=True)
         if len({c.shape[1] for c in clouds}) > 1:
             raise damaged(files[-1], "as many points as the other files", "another number", "")
         parts.append((torch.from_numpy(np.concatenate(clouds)), np.concatenate(labels)))
@@ -55,21 +64,27 @@ def load_modelnet(root: Path, points: int | None = None, seed: int = 0) -> Split
     return Split(train=sets[0], test=sets[1])
 
 
-def _read(path: Path, where: str) -> tuple[np.ndarray, np.ndarray]:
+def _read_clouds(path: Path, where: str) -> tuple[np.ndarray, np.ndarray]:
     h5py = require("h5py", extra="data")
     try:
         with h5py.File(path, "r") as file:
-            content = {key: np.asarray(file[key]) for key in ("data", "label") if key in file}
-    except OSError as error:
+            present = [key for key in ("data", "label") if hasattr(file.get(key), "nbytes")]
+            check_claim(path, sum(file[key].nbytes for key in present), where)
+            content = {key: np.asarray(file[key]) for key in present}
+    except (OSError, RuntimeError, KeyError) as error:
         raise damaged(path, "an HDF5 file", str(error), where) from None
     if len(content) < 2:
         raise damaged(path, "the arrays 'data' and 'label'", f"{sorted(content)}", where)
-    data, label = content["data"], content["label"].reshape(-1).astype(np.int64)
+    data, label = content["data"], content["label"].reshape(-1)
     if data.ndim != 3 or data.shape[2] != 3 or len(data) != len(label):
         raise damaged(
             path, "data (n, points, 3) and n labels", f"{data.shape} and {len(label)} labels", where
         )
-    return data.astype(np.float32, copy=False), label
+    if data.dtype.kind not in "fiu" or label.dtype.kind not in "fiu":
+        raise damaged(path, "numbers", f"{data.dtype} and {label.dtype}", where)
+    if not np.isfinite(data).all() or not ((label >= 0) & (label % 1 == 0)).all():
+        raise damaged(path, "finite coordinates and labels 0, 1, ...", "others", where)
+    return data.astype(np.float32, copy=False), label.astype(np.int64)
 
 
 def _draw(clouds: torch.Tensor, points: int, seed: int) -> torch.Tensor:

@@ -14,12 +14,16 @@ from .dataset import Dataset
 class Normalize:
     """(u - mean) / std, where u is a uint8 pixel / 255, or a floating-point pixel as it is.
 
-    `mean` and `std`: a number, or a tensor that broadcasts against (C, H, W).
-
     - "unit": u itself.
     - "symmetric": (255 u - 127.5) / 128, the face preprocessing of section 2.3.6.
     - fitted on training data, "mean": u minus the mean picture (section 2.2.7: "only the mean
       subtraction"); "channel": u minus the mean of its channel, over that channel's deviation.
+
+    Pictures (B, C, H, W) -> the same shape, floating point.
+
+    Args:
+        mean: a number, or a tensor that broadcasts against (C, H, W).
+        std: a number, or a tensor that broadcasts against (C, H, W).
 
     >>> Normalize.named("symmetric")(torch.tensor([0, 255], dtype=torch.uint8))
     tensor([-0.9961,  0.9961])
@@ -30,7 +34,14 @@ class Normalize:
 
     @classmethod
     def named(cls, name: str) -> Normalize:
-        """One of the settings that need no data: "unit" or "symmetric"."""
+        """One of the settings that need no data.
+
+        Args:
+            name: "unit" or "symmetric".
+
+        Returns:
+            The normalization.
+        """
         known = {"unit": cls(), "symmetric": cls(0.5, 128 / 255)}
         if name not in known:
             raise ValueError(
@@ -41,7 +52,14 @@ class Normalize:
 
     @classmethod
     def fit(cls, dataset: Dataset, kind: str = "channel") -> Normalize:
-        """Take the mean (and deviation) from `dataset`, which is the training part.
+        """Take the mean (and deviation) from data.
+
+        Args:
+            dataset: the training part.
+            kind: "channel" or "mean"; "unit" and "symmetric" need no data.
+
+        Returns:
+            The normalization.
 
         >>> from hypersphere.data import ArrayDataset
         >>> data = ArrayDataset(torch.rand(100, 3, 4, 4), torch.zeros(100).long(), ["a"])
@@ -57,7 +75,7 @@ class Normalize:
         shape = dataset.shape
         total, square = torch.zeros(shape).double(), torch.zeros(shape).double()
         for index in torch.arange(len(dataset)).split(4096):
-            pixels = _unit(dataset.take(index)).cpu().double()
+            pixels = _unit_pixels(dataset.take(index)).cpu().double()
             total += pixels.sum(0)
             square += pixels.square().sum(0)
         mean, square = total / len(dataset), square / len(dataset)
@@ -70,7 +88,7 @@ class Normalize:
         return cls(center.float(), torch.where(deviation > 1e-6, deviation, 1.0).float())
 
     def __call__(self, images: Tensor) -> Tensor:
-        pixels = _unit(images)
+        pixels = _unit_pixels(images)
         mean, std = self.mean, self.std
         if isinstance(mean, Tensor):
             if mean.dim() == 3 and mean.shape[1] > 1 and mean.shape != images.shape[1:]:
@@ -89,5 +107,5 @@ class Normalize:
         return pixels.sub_(mean).div_(std)
 
 
-def _unit(images: Tensor) -> Tensor:
+def _unit_pixels(images: Tensor) -> Tensor:
     return images.float().mul_(1 / 255) if images.dtype == torch.uint8 else images

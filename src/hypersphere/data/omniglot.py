@@ -7,28 +7,38 @@ from pathlib import Path
 
 import torch
 
+from ..registry import register
 from .dataset import ArrayDataset, Split
 from .errors import missing
 from .files import find_folder
-from .images import Size, list_pictures, read_images
+from .image_files import Size, list_pictures, read_images
 from .sources import SOURCES
 
 
+@register("data", "omniglot")
 def load_omniglot(root: Path, size: Size = None, invert: bool = False) -> Split:
     """Background characters as `train`, evaluation characters as `test`: no class is in both.
 
-    A class is "ALPHABET/CHARACTER". `size`: 28 is usual for few-shot work, None keeps 105 x 105.
-    `invert`: ink bright on black instead of the files' black on white.
+    A class is "ALPHABET/CHARACTER".
+
+    Args:
+        root: the data folder.
+        size: (height, width) of the pictures, or the side of a square; 28 is usual for few-shot
+            work. Default: 105 x 105, as in the files.
+        invert: ink bright on black instead of the files' black on white.
+
+    Returns:
+        Pictures (1, H, W) uint8.
     """
     source = SOURCES["omniglot"]
     folders = find_folder(root, source, ["images_background", "images_evaluation"])
-    parts = [_read(folder, size, source.how(root)) for folder in folders]
+    parts = [_read_characters(folder, size, source.how(root)) for folder in folders]
     if invert:
         parts = [replace(part, images=255 - part.images) for part in parts]
     return Split(train=parts[0], test=parts[1])
 
 
-def _read(folder: Path, size: Size, where: str) -> ArrayDataset:
+def _read_characters(folder: Path, size: Size, where: str) -> ArrayDataset:
     paths = list_pictures(folder)
     # A picture lies two folders below: alphabet, character.
     names = [f"{Path(p).parent.parent.name}/{Path(p).parent.name}" for p in paths]

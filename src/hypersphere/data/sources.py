@@ -1,4 +1,4 @@
-"""Where each data set can be had: address, usual folders, and the publisher's checksums."""
+"""Where each data set is available: address, usual folders, and the publisher's checksums."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Closed-set and open-set splits of one labelled data set."""
+"""Closed-set and open-set splits of one labeled data set."""
 
 from __future__ import annotations
 
@@ -9,11 +9,19 @@ from torch import Tensor
 
 from ._random import generator
 from .dataset import ArrayDataset, Split
-from .pairs import draw_pairs
+from .verification_pairs import draw_pairs
 
 
 def closed_set(dataset: ArrayDataset, test_fraction: float = 0.25, seed: int = 0) -> Split:
-    """Put `test_fraction` of every class (at least one sample) aside for testing.
+    """Put some samples of every class aside for testing.
+
+    Args:
+        dataset: the samples.
+        test_fraction: share of every class (at least one sample) for testing, in (0, 1).
+        seed: of the choice.
+
+    Returns:
+        Training and test part, with the same classes.
 
     >>> data = ArrayDataset(torch.rand(40, 1, 2, 2), torch.arange(40) % 4, list("abcd"))
     >>> split = closed_set(data, test_fraction=0.2)
@@ -54,11 +62,21 @@ def open_set(
     per_fold: int = 300,
     seed: int = 0,
 ) -> Split:
-    """Keep the `unseen` classes out of training: they appear in verification pairs only.
+    """Keep some classes out of training: they appear in verification pairs only.
 
-    `train` and `test` divide the other classes, renumbered from 0; `pairs.dataset` holds the unseen
-    ones. So the pairs measure what section 2.3.1 calls open-set: telling apart what was never
-    trained.
+    So the pairs measure what section 2.3.1 calls open-set: telling apart what was never trained.
+
+    Args:
+        dataset: the samples.
+        unseen: indices of the classes to keep out, at least two.
+        test_fraction: share of every other class for testing, in (0, 1).
+        folds: folds of the pairs.
+        per_fold: pairs of one class, and of two, in each fold.
+        seed: of the choice.
+
+    Returns:
+        `train` and `test` of the other classes, renumbered from 0; `pairs.dataset` holds the unseen
+        ones.
 
     >>> data = ArrayDataset(torch.rand(40, 1, 2, 2), torch.arange(40) % 4, list("abcd"))
     >>> split = open_set(data, unseen=(1, 3), folds=2, per_fold=5)

@@ -1,8 +1,15 @@
-"""Reading pickles of strangers: arrays and plain types, and nothing that runs code.
+"""Reading untrusted pickles: arrays and plain types, and nothing that runs code.
 
 A pickle names the functions it wants called. This reader knows a short list of names, each bound to
 a small builder of ours, and refuses every other name. So no code of the file's choosing is ever
 reached, numpy's own unpickling (which trusts its input) is not used, and scipy is not needed.
+
+Note [Small pickles, large work]: a pickle may use one object many times. Thirty nested lists, each
+holding the one before twice, take 300 bytes and 2^30 steps to walk through, to print or to hash.
+So what the builders make and what the finished value spans, shared parts counted each time, is
+bounded by a multiple of the file's size; only numbers and text may be hashed; and no message shows
+a value of the file. The interpreter is the one written in Python, because in the C one neither the
+keys of a dictionary nor the size of its memo can be watched; arrays take one operation in both.
 """
 
 from __future__ import annotations
@@ -11,67 +18,34 @@ import io
 import math
 import pickle
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from .errors import DamagedData, damaged
+from .limits import MAX_BYTES
+from .sparse_rows import SparseRows
+
+__all__ = ["RefusedPickle", "read_pickle"]
 
 
 class RefusedPickle(DamagedData):
     """A pickle asked for something that is neither an array nor a plain type."""
 
 
-class SparseRows:
-    """The content of a pickled scipy CSR matrix: `data`, `indices`, `indptr`, `shape`."""
-
-    __slots__ = ("data", "indices", "indptr", "shape")
-
-    data: np.ndarray
-    indices: np.ndarray
-    indptr: np.ndarray
-    shape: tuple[int, int]
-
-    def __setstate__(self, state: Any) -> None:
-        if not isinstance(state, dict):
-            raise RefusedPickle("it holds a sparse matrix without its arrays")
-        for name in ("data", "indices", "indptr"):
-            array = _unwrap(state.get(name))
-            if not isinstance(array, np.ndarray) or array.ndim != 1:
-                raise RefusedPickle(f"it holds a sparse matrix without the array {name!r}")
-            setattr(self, name, array)
-        # scipy stores the shape as _shape; old versions as shape.
-        rows, columns = state["_shape"] if "_shape" in state else state["shape"]
-        self.shape = (int(rows), int(columns))
-
-    def dense(self) -> np.ndarray:
-        """The matrix as (rows, columns) float32."""
-        rows, columns = self.shape
-        lengths = np.diff(self.indptr)
-        fits = (
-            len(lengths) == rows
-            and (lengths >= 0).all()
-            and len(self.data) == len(self.indices) == self.indptr[-1]
-            and (len(self.indices) == 0 or 0 <= self.indices.min() <= self.indices.max() < columns)
-        )
-        if not fits:
-            raise DamagedData(f"a sparse matrix {self.shape} whose indices do not fit it")
-        matrix = np.zeros((rows, columns), np.float32)
-        matrix[np.repeat(np.arange(rows), lengths), self.indices] = self.data
-        return matrix
-
-
-class _Type:
+class _PickledType:
     """A number type, e.g. from numpy.dtype('f4') with the byte order given afterwards."""
 
     __slots__ = ("dtype",)
 
     def __init__(self, code: Any) -> None:
         text = code.decode("ascii", "replace") if isinstance(code, bytes) else code
-        if not isinstance(text, str) or not re.fullmatch(r"[<>=|]?(b1|[iu][1248]|f[248])", text):
-            raise RefusedPickle(f"it holds an array of type {code!r}; only numbers are read")
+        if not isinstance(text, str):
+            raise RefusedPickle("it holds an array whose type is not named; only numbers are read")
+        if not re.fullmatch(r"[<>=|]?(b1|[iu][1248]|f[248])", text):
+            raise RefusedPickle(f"it holds an array of type {text[:20]!r}; only numbers are read")
         self.dtype = np.dtype(text)
 
     def __setstate__(self, state: Any) -> None:
@@ -81,17 +55,27 @@ class _Type:
         self.dtype = self.dtype.newbyteorder(order)
 
 
-class _Array:
+class _PickledArray:
     """An array: started empty, then filled from (version, shape, type, column order, bytes)."""
 
-    __slots__ = ("value",)
+    __slots__ = ("_spend", "value")
+
+    def __init__(self, spend: Callable[[int], None]) -> None:
+        self._spend = spend
 
     def __setstate__(self, state: Any) -> None:
         shape, kind, columns, raw = state[-4:]
-        content = raw.encode("latin1") if isinstance(raw, str) else raw
-        if not isinstance(kind, _Type) or not isinstance(content, bytes):
+        if not isinstance(raw, (str, bytes)) or not isinstance(kind, _PickledType):
             raise RefusedPickle("it holds an array of something else than numbers")
-        if len(content) != math.prod(shape) * kind.dtype.itemsize or min(shape, default=0) < 0:
+        if not (
+            isinstance(shape, tuple)
+            and len(shape) <= 32
+            and all(type(n) is int and 0 <= n < 1 << 48 for n in shape)
+        ):
+            raise RefusedPickle("it holds an array whose shape is not made of whole numbers")
+        self._spend(len(raw))
+        content = raw.encode("latin1") if isinstance(raw, str) else raw
+        if len(content) != math.prod(shape) * kind.dtype.itemsize:
             raise RefusedPickle(f"it holds an array {shape} in {len(content)} bytes")
         array = np.frombuffer(content, kind.dtype).reshape(shape, order="F" if columns else "C")
         self.value = array.astype(kind.dtype.newbyteorder("="))  # a copy: writable, native order
@@ -112,77 +96,211 @@ class _Builder:
         raise RefusedPickle("it tries to change the reader")
 
 
-def _encode(text: Any, encoding: Any = "latin1") -> bytes:
-    # Python 3 writes bytes into old pickle protocols as text in latin1.
-    if not isinstance(text, str) or encoding not in ("latin1", "latin-1"):
-        raise RefusedPickle(f"it wants the encoding {encoding!r}; only latin1 is read")
-    return text.encode("latin1")
+# The interpreter in Python; typeshed describes the C one only.
+_Interpreter: Any = pickle._Unpickler  # type: ignore[attr-defined]
 
 
-def _scalar(kind: Any, content: Any) -> Any:
-    array = _Array()
-    array.__setstate__(((1,), kind, False, content))
-    return array.value[0]
+class _Restricted(_Interpreter):  # type: ignore[misc]
+    """An unpickler of the names below, whose work is bounded by the size of the pickle."""
 
+    dispatch: ClassVar[dict[int, Any]] = dict(_Interpreter.dispatch)
+    # Extensions of the running program, and an array that is allocated before its bytes are read.
+    for _code in (pickle.EXT1, pickle.EXT2, pickle.EXT4, pickle.BYTEARRAY8):
+        del dispatch[_code[0]]
 
-_BUILDERS: dict[tuple[str, str], Any] = {
-    ("numpy", "ndarray"): _Builder(lambda *_: _Array()),
-    ("numpy", "dtype"): _Builder(lambda code, *_: _Type(code)),
-    ("_codecs", "encode"): _Builder(_encode),
-    # The default of a defaultdict and the order of an OrderedDict are not needed for reading.
-    ("collections", "defaultdict"): _Builder(lambda *_: {}),
-    ("collections", "OrderedDict"): _Builder(lambda *_: {}),
-    **{
-        (f"numpy.{core}.multiarray", name): _Builder(function)
-        for core in ("core", "_core")
-        for name, function in (("_reconstruct", lambda *_: _Array()), ("scalar", _scalar))
-    },
-    **{
-        (module, kind.__name__): kind
-        for module in ("builtins", "__builtin__")
-        for kind in (list, dict, set, tuple)
-    },
-    **{
-        (module, "csr_matrix"): SparseRows
-        for module in ("scipy.sparse.csr", "scipy.sparse._csr", "scipy.sparse")
-    },
-}
+    def __init__(self, content: bytes) -> None:
+        super().__init__(io.BytesIO(content), encoding="latin1")
+        self.limit = self.left = (1 << 20) + 16 * len(content)
+        self.builders = self._make_builders()
 
+    def spend(self, amount: int) -> None:
+        """Count elements or bytes that a builder copies; see Note [Small pickles, large work]."""
+        self.left -= amount
+        if self.left < 0:
+            raise RefusedPickle("it uses the same parts again and again, to many times its size")
 
-class _Restricted(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in _BUILDERS:
+        if (module, name) not in self.builders:
             raise RefusedPickle(
-                f"it asks for {module}.{name}, which is neither an array nor a plain type"
+                f"it asks for {module[:80]}.{name[:80]}, which is neither an array nor a plain type"
             )
-        return _BUILDERS[module, name]
+        return self.builders[module, name]
+
+    def _make_builders(self) -> dict[tuple[str, str], Any]:
+        def array(*_: Any) -> _PickledArray:
+            return _PickledArray(self.spend)
+
+        def scalar(kind: Any, content: Any) -> Any:
+            made = array()
+            made.__setstate__(((1,), kind, False, content))
+            return made.value[0]
+
+        def encode(text: Any, encoding: Any = "latin1") -> bytes:
+            # Python 3 writes bytes into old pickle protocols as text in latin1.
+            if not isinstance(text, str) or encoding not in ("latin1", "latin-1"):
+                raise RefusedPickle("it wants another encoding of bytes than latin1")
+            self.spend(len(text))
+            return text.encode("latin1")
+
+        def copy(kind: Callable[[Any], Any]) -> _Builder:
+            def build(items: Any = ()) -> Any:
+                if not isinstance(items, (list, tuple, dict, set)):
+                    raise RefusedPickle("it builds a collection from something else than one")
+                self.spend(len(items))
+                if kind is dict and not isinstance(items, dict):
+                    items = [(key, value) for key, value in items]
+                    _check_keys(key for key, _ in items)
+                if kind is set:
+                    _check_keys(items)
+                return kind(items)
+
+            return _Builder(build)
+
+        return {
+            ("numpy", "ndarray"): _Builder(array),
+            ("numpy", "dtype"): _Builder(lambda code, *_: _PickledType(code)),
+            ("_codecs", "encode"): _Builder(encode),
+            # The default of a defaultdict and the order of an OrderedDict are not needed.
+            ("collections", "defaultdict"): _Builder(lambda *_: {}),
+            ("collections", "OrderedDict"): _Builder(lambda *_: {}),
+            **{
+                (f"numpy.{core}.multiarray", name): _Builder(function)
+                for core in ("core", "_core")
+                for name, function in (("_reconstruct", array), ("scalar", scalar))
+            },
+            **{
+                (module, kind.__name__): copy(kind)
+                for module in ("builtins", "__builtin__")
+                for kind in (list, dict, set, tuple)
+            },
+            # A class, because protocol 2 creates it with the operation NEWOBJ.
+            **{
+                (module, "csr_matrix"): SparseRows
+                for module in ("scipy.sparse.csr", "scipy.sparse._csr", "scipy.sparse")
+            },
+        }
+
+    # The operations that hash: the same as in the library, with their keys checked before.
+
+    def load_dict(self) -> None:
+        items = self.pop_mark()
+        _check_keys(items[::2])
+        self.append(dict(zip(items[::2], items[1::2], strict=True)))
+
+    dispatch[pickle.DICT[0]] = load_dict
+
+    def load_setitem(self) -> None:
+        value, key = self.stack.pop(), self.stack.pop()
+        self._set([key], [value])
+
+    dispatch[pickle.SETITEM[0]] = load_setitem
+
+    def load_setitems(self) -> None:
+        items = self.pop_mark()
+        self._set(items[::2], items[1::2])
+
+    dispatch[pickle.SETITEMS[0]] = load_setitems
+
+    def load_additems(self) -> None:
+        items = self.pop_mark()
+        _check_keys(items)
+        if not isinstance(self.stack[-1], set):
+            raise RefusedPickle("it adds elements to something that is no set")
+        self.stack[-1].update(items)
+
+    dispatch[pickle.ADDITEMS[0]] = load_additems
+
+    def load_frozenset(self) -> None:
+        items = self.pop_mark()
+        _check_keys(items)
+        self.append(frozenset(items))
+
+    dispatch[pickle.FROZENSET[0]] = load_frozenset
+
+    def _set(self, keys: list[Any], values: list[Any]) -> None:
+        _check_keys(keys)
+        if not isinstance(self.stack[-1], dict):
+            raise RefusedPickle("it sets items of something that is no dictionary")
+        self.stack[-1].update(zip(keys, values, strict=True))
+
+
+def _check_keys(keys: Iterable[Any]) -> None:
+    """Numbers and text: hashing a tuple walks through it, as often as its parts are shared."""
+    if not all(isinstance(k, (str, bytes, int, float, type(None), np.generic)) for k in keys):
+        raise RefusedPickle("it uses something else than a number or text as a key")
 
 
 def read_pickle(path: Path | str, where: str = "the publisher of the set") -> Any:
     """The content of a pickle made of arrays and plain types; text of Python 2 is read as latin1.
 
-    Anything else, and so anything that could run code, raises `RefusedPickle` before it is built.
+    Anything else, and so anything that could run code, is refused before it is built; so is a
+    pickle whose content, shared parts counted each time, is many times larger than the file.
+
+    Args:
+        path: the file.
+        where: where a genuine copy is available, for messages.
+
+    Returns:
+        Numbers, text, lists, tuples, sets, dictionaries, numpy arrays and `SparseRows`.
+
+    Raises:
+        RefusedPickle: if it asks for something else.
+        DamagedData: if it is no pickle, or is cut off.
     """
     path = Path(path)
-    content = path.read_bytes()
+    if path.stat().st_size > MAX_BYTES:
+        raise damaged(path, f"at most {MAX_BYTES:,} bytes", f"{path.stat().st_size:,}", where)
+    reader = _Restricted(path.read_bytes())
     try:
-        return _unwrap(_Restricted(io.BytesIO(content), encoding="latin1").load())
+        return _Unwrapper(reader.limit).unwrap(reader.load())
     except RefusedPickle as error:
         raise RefusedPickle(f"{path} is refused: {error}. A genuine copy: {where}") from None
     except Exception as error:  # a broken pickle can fail in any operation
-        raise damaged(
-            path, "a pickle of arrays and plain types", f"{type(error).__name__}: {error}", where
-        ) from None
+        # The text of an error may show a value; see Note [Small pickles, large work].
+        plain = all(isinstance(part, (str, int)) for part in error.args)
+        reason = f"{type(error).__name__}: {error}"[:200] if plain else type(error).__name__
+        raise damaged(path, "a pickle of arrays and plain types", reason, where) from None
 
 
-def _unwrap(value: Any) -> Any:
-    """The finished arrays in place of their builders."""
-    if isinstance(value, _Array):
-        return value.value
-    if isinstance(value, dict):
-        return {key: _unwrap(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(_unwrap(item) for item in value)
-    if isinstance(value, (_Type, _Builder, type)):
-        raise RefusedPickle("it holds a type where a value belongs")
-    return value
+class _Unwrapper:
+    """Puts the finished arrays in place of their builders, each shared part once."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.done: dict[int, tuple[Any, int]] = {}  # by id: the value, and how much it spans
+        self.keep: list[Any] = []  # no id is used twice while its object lives
+
+    def unwrap(self, value: Any) -> Any:
+        made, span = self._visit(value)
+        if span > self.limit:
+            raise RefusedPickle("it uses the same parts again and again, to many times its size")
+        return made
+
+    def _visit(self, value: Any) -> tuple[Any, int]:
+        if isinstance(value, _PickledArray):
+            return value.value, 1 + value.value.nbytes
+        if isinstance(value, (_PickledType, _Builder, type)):
+            raise RefusedPickle("it holds a type where a value belongs")
+        if isinstance(value, (str, bytes, set, frozenset)):
+            return value, 1 + len(value)
+        if isinstance(value, SparseRows):
+            return value, 1 + value.nbytes
+        if not isinstance(value, (dict, list, tuple)):
+            return value, 1
+        known = self.done.get(id(value))
+        if known is not None:
+            if known[1] < 0:
+                raise ValueError("a collection contains itself")
+            return known
+        self.done[id(value)] = (None, -1)
+        self.keep.append(value)
+        if isinstance(value, dict):
+            pairs = [(key, self._visit(item)) for key, item in value.items()]
+            found: Any = {key: made for key, (made, _) in pairs}
+            span = 1 + sum(size + 1 for _, (_, size) in pairs)
+        else:
+            parts = [self._visit(item) for item in value]
+            found = type(value)(made for made, _ in parts)
+            span = 1 + sum(size for _, size in parts)
+        self.done[id(value)] = found, span
+        return found, span

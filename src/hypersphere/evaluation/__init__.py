@@ -6,43 +6,61 @@ Every function takes tensors and gives a small dataclass: `print(result)` shows 
 
 from __future__ import annotations
 
-from .classification import (
-    ClassificationResult,
+from .class_errors import ClassificationResult, classification
+from .extraction import extract
+from .feature_files import load_features, save_tensors
+from .fewshot import FewShotResult, fewshot
+from .fingerprints import model_hash
+from .gallery import Gallery, GalleryError, Match
+from .generative import FrechetResult, InceptionResult, frechet_distance, inception_score
+from .geometry.class_geometry import (
     ClassMeansResult,
     ConfidenceResult,
     class_mean_cosines,
-    classification,
     confidence_and_hardness,
 )
-from .features import extract, load_features, model_hash, save_tensors
-from .few_shot import FewShotResult, fewshot
-from .gallery.gallery import Gallery, Match
-from .gallery.store import GalleryError
-from .generative import FrechetResult, InceptionResult, frechet_distance, inception_score
-from .geometry.directions import (
+from .geometry.feature_uniformity import FeatureUniformityResult, feature_uniformity
+from .geometry.geometry import (
     GeometryResult,
     effective_rank,
     geometry,
     neuron_weights,
     pair_angles,
 )
-from .geometry.feature_uniformity import FeatureUniformityResult, feature_uniformity
 from .geometry.neural_collapse import NeuralCollapseResult, neural_collapse
 from .geometry.separability import angular_fisher_score, angular_visual_hardness
-from .imbalance import ImbalanceResult, imbalance
-from .recognition.alignment import SPHEREFACE_TEMPLATE, align_face, similarity_transform
-from .recognition.all_pairs import AllPairsResult, all_pairs
-from .recognition.detection import Face, YuNet, detect_and_align
-from .recognition.identification import IdentificationResult, divide, identification
-from .recognition.open_set import OpenSetResult, open_set_identification
-from .recognition.pairs import PairList, read_pairs
-from .recognition.protocols import PROTOCOLS, Protocol
-from .recognition.retrieval import RetrievalResult, retrieval
-from .recognition.roc import Roc, roc_curve
-from .recognition.search import faiss_search, search
-from .recognition.search_index import SearchIndex
-from .recognition.templates import concatenate_patches, crop_patch, templates
-from .recognition.verification import VerificationResult, verification
+from .rare_classes import ImbalanceResult, imbalance
+from .recognition import (
+    PROTOCOLS,
+    SPHEREFACE_TEMPLATE,
+    AllPairsResult,
+    Face,
+    IdentificationResult,
+    OpenSetResult,
+    PairList,
+    Protocol,
+    RetrievalResult,
+    Roc,
+    SearchIndex,
+    VerificationResult,
+    YuNet,
+    align_face,
+    all_pairs,
+    concatenate_patches,
+    crop_patch,
+    detect_and_align,
+    divide,
+    faiss_search,
+    identification,
+    open_set_identification,
+    read_pairs,
+    retrieval,
+    roc_curve,
+    search,
+    similarity_transform,
+    templates,
+    verification,
+)
 from .results import Result
 from .robustness.attacks import bim, fgsm, pgd, training_loss
 from .robustness.curves import AdversarialTraining, RobustnessResult, attack, robustness

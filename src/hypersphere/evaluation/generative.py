@@ -12,13 +12,20 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .checks import check_features
+from .inputs import check_features
 from .results import Result
 
 
 @dataclass
 class InceptionResult(Result):
-    """Inception-style score: mean and deviation over the splits; between 1 and the class count."""
+    """Inception-style score, between 1 and the number of classes.
+
+    Args:
+        score: mean over the splits.
+        deviation: standard deviation over the splits.
+        splits: number of splits.
+        samples: number of samples.
+    """
 
     score: float
     deviation: float
@@ -31,7 +38,14 @@ class InceptionResult(Result):
 
 
 def inception_score(logits: Tensor, splits: int = 10) -> InceptionResult:
-    """exp(E_x KL(p(y|x) || p(y))) from the classifier's logits (n, C), per split (Table D.4).
+    """exp(E_x KL(p(y|x) || p(y))) from a classifier's logits, per split (Table D.4).
+
+    Args:
+        logits: (n, C).
+        splits: into how many parts the samples are cut.
+
+    Returns:
+        Mean and deviation over the splits.
 
     Certain and varied predictions reach the number of classes; constant ones give 1:
 
@@ -52,7 +66,14 @@ def inception_score(logits: Tensor, splits: int = 10) -> InceptionResult:
 
 @dataclass
 class FrechetResult(Result):
-    """Frechet distance between two sets of features: 0 for equal mean and covariance."""
+    """Frechet distance between two sets of features: 0 for equal mean and covariance.
+
+    Args:
+        distance: the sum of the two parts.
+        mean_part: squared distance of the means.
+        covariance_part: distance of the covariances.
+        samples: number of samples in each set.
+    """
 
     distance: float
     mean_part: float
@@ -71,6 +92,13 @@ def frechet_distance(features_a: Tensor, features_b: Tensor) -> FrechetResult:
 
     The square roots are symmetric, by eigenvalues, in float64; rank-deficient covariances (fewer
     samples than dimensions) need no jitter.
+
+    Args:
+        features_a: (n, d), n >= 2.
+        features_b: (m, d), m >= 2.
+
+    Returns:
+        The distance and its two parts.
 
     >>> x = torch.randn(100, 3, generator=torch.Generator().manual_seed(0))
     >>> round(frechet_distance(x, x + 2.0).distance, 4)          # three coordinates moved by 2

@@ -15,7 +15,14 @@ from torch import Tensor
 
 
 def plain(value: Any) -> Any:
-    """`value` as JSON knows it: tensors become lists, NaN and infinities become None."""
+    """A value in types that JSON knows.
+
+    Args:
+        value: a number, text, tensor, dataclass, path or collection of them.
+
+    Returns:
+        The value; tensors become lists, NaN and infinities become None.
+    """
     if isinstance(value, Tensor):
         return plain(value.tolist())
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -33,6 +40,13 @@ def plain(value: Any) -> Any:
 
 def format_table(rows: Sequence[Sequence[object]], header: Sequence[str] = ()) -> str:
     """Rows as aligned text, the first column left and the others right.
+
+    Args:
+        rows: the cells of each line.
+        header: titles of the columns. Default: none.
+
+    Returns:
+        The lines of the table.
 
     >>> print(format_table([("error", "1.20 %"), ("samples", "10000")]))
     error    1.20 %
@@ -55,8 +69,35 @@ def format_table(rows: Sequence[Sequence[object]], header: Sequence[str] = ()) -
 
 
 def percent(value: float, digits: int = 2) -> str:
-    """A share as a percentage; what cannot be known is a dash."""
+    """A share as a percentage.
+
+    Args:
+        value: in [0, 1], or NaN.
+        digits: digits behind the point.
+
+    Returns:
+        The text; a dash for NaN.
+    """
     return "-" if math.isnan(value) else f"{100 * value:.{digits}f} %"
+
+
+def round_up(value: float, digits: int = 6) -> str:
+    """A threshold as text, rounded upwards: what is read off accepts no more than was measured.
+
+    Args:
+        value: the threshold.
+        digits: digits behind the point.
+
+    Returns:
+        The text.
+
+    >>> round_up(0.12345678), round_up(0.5)
+    ('0.123457', '0.500000')
+    """
+    if not math.isfinite(value):
+        return str(value)
+    text = f"{value:.{digits}f}"
+    return text if float(text) >= value else f"{value + 10.0**-digits / 2:.{digits}f}"
 
 
 class Result:
@@ -74,19 +115,39 @@ class Result:
     """
 
     def rows(self) -> Iterable[Sequence[object]]:
-        """The lines of the printed table."""
+        """The lines of the printed table.
+
+        Returns:
+            The cells of each line.
+        """
         raise NotImplementedError
 
     def header(self) -> Sequence[str]:
-        """Column titles; none for a plain list of name and value."""
+        """Column titles; none for a plain list of name and value.
+
+        Returns:
+            One title per column, or nothing.
+        """
         return ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything the result holds, in types that JSON knows; `kind` names the class."""
+        """Everything the result holds, in types that JSON knows.
+
+        Returns:
+            field -> value; "kind" is the name of the class.
+        """
         return {"kind": type(self).__name__, **plain(self)}
 
     def to_json(self, path: str | Path, **notes: Any) -> Path:
-        """Write `to_dict()` and `notes` to `path`, whole or not at all, and return it."""
+        """Write the result as JSON, whole or not at all.
+
+        Args:
+            path: the file; missing folders are made.
+            notes: further values that are written beside the result.
+
+        Returns:
+            The path.
+        """
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name}.{os.getpid()}")
@@ -103,6 +164,13 @@ class Result:
 
 def mean_interval(samples: Tensor, confidence: float = 0.95) -> tuple[float, float]:
     """Mean and half width of its confidence interval, t_{n-1} s / sqrt(n) (Student).
+
+    Args:
+        samples: any shape.
+        confidence: of the interval, in (0, 1).
+
+    Returns:
+        Mean and half width; the latter is NaN for one sample.
 
     >>> mean, half = mean_interval(torch.tensor([1.0, 2.0, 3.0]))
     >>> round(mean, 3), round(half, 3)
@@ -121,6 +189,13 @@ def student_quantile(degrees: int, probability: float) -> float:
 
     With t = sqrt(v) tan(phi) the density is proportional to cos(phi)^(v-1), smooth on [0, pi/2].
 
+    Args:
+        degrees: degrees of freedom v.
+        probability: in (1/2, 1).
+
+    Returns:
+        The quantile.
+
     >>> round(student_quantile(9, 0.975), 4)
     2.2622
     """
@@ -136,10 +211,18 @@ def student_quantile(degrees: int, probability: float) -> float:
 def wilson_interval(successes: float, trials: int, z: float = 1.959964) -> tuple[float, float]:
     """95 % interval of a proportion, meaningful even at 0 and 1.
 
+    Args:
+        successes: number of successes.
+        trials: number of trials.
+        z: quantile of the normal distribution. Default: that of 95 %.
+
+    Returns:
+        Lower and upper bound.
+
     >>> tuple(round(v, 3) for v in wilson_interval(10, 10))
     (0.722, 1.0)
     """
     p, zz = successes / trials, z * z
-    centre = (p + zz / (2 * trials)) / (1 + zz / trials)
+    center = (p + zz / (2 * trials)) / (1 + zz / trials)
     half = z / (1 + zz / trials) * math.sqrt(p * (1 - p) / trials + zz / (4 * trials * trials))
-    return max(0.0, centre - half), min(1.0, centre + half)
+    return max(0.0, center - half), min(1.0, center + half)

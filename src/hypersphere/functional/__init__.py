@@ -1,7 +1,5 @@
 """The formulas, with no parameters and no state: `from hypersphere import functional as HF`."""
 
-from ._kernels.classes.logsumexp import class_logsumexp
-from ._kernels.decoupled.patches import patch_norm
 from .angle_preserving import (
     angle_preserving_loss,
     angle_preserving_projection,
@@ -12,22 +10,31 @@ from .angles import (
     arccos,
     cos_multiple,
     cosine,
-    covering_radius,
-    expected_hole_moment,
     geodesic_distance,
-    hole_moment,
-    hole_radii,
     normalize,
     pairwise_angle,
     pairwise_cosine,
     row_norm,
-    separation_distance,
     uniform_on_sphere,
 )
-from .angular import angular, angular_derivative, angular_derivative_k, arcsin
+from .angular import (
+    AngularFunction,
+    angular,
+    angular_derivative,
+    angular_derivative_k,
+    angular_function,
+    arcsin,
+)
 from .class_energy import class_energy
 from .contrastive import alignment, supervised_contrastive, uniformity_of_uniform
-from .cross_entropy import margin_cross_entropy, margin_logits
+from .covering import (
+    covering_radius,
+    expected_hole_moment,
+    hole_moment,
+    hole_radii,
+    separation_distance,
+)
+from .cross_entropy import class_logsumexp, margin_cross_entropy, margin_logits
 from .decoupled import (
     decoupled_conv,
     decoupled_conv1d,
@@ -40,10 +47,17 @@ from .gram_determinant import gram_determinant
 from .gram_penalties import orthogonal_penalty, orthonormal_penalty, spectral_penalty
 from .holes import covering, covering_points, polarization, polarization_points
 from .labels import check_labels, sample_classes
-from .magnitude import magnitude, magnitude_ratio, magnitude_slope
-from .margins import Margin, anneal, margin, margin_derivative
+from .magnitude import (
+    MagnitudeFunction,
+    magnitude,
+    magnitude_function,
+    magnitude_ratio,
+    magnitude_slope,
+)
+from .margins import Margin, anneal, make_margin, margin, margin_derivative
 from .nearest import koleo, separation
 from .orthogonalize import apply_orthogonal, orthogonalize, random_rotation
+from .patches import patch_norm
 from .points import minimize_energy
 from .projections import (
     adversarial_step,
@@ -62,6 +76,8 @@ from .uniformity import uniformity_test
 from .contrastive import uniformity
 
 __all__ = [
+    "AngularFunction",
+    "MagnitudeFunction",
     "Margin",
     "adversarial_step",
     "alignment",
@@ -72,6 +88,7 @@ __all__ = [
     "angular",
     "angular_derivative",
     "angular_derivative_k",
+    "angular_function",
     "anneal",
     "apply_orthogonal",
     "arccos",
@@ -103,8 +120,10 @@ __all__ = [
     "koleo",
     "log_energy",
     "magnitude",
+    "magnitude_function",
     "magnitude_ratio",
     "magnitude_slope",
+    "make_margin",
     "margin",
     "margin_cross_entropy",
     "margin_derivative",

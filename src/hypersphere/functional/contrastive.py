@@ -12,15 +12,15 @@ import math
 import torch
 from torch import Tensor
 
-from ._kernels.spreading.blocks import (
+from ._kernels.energy.pair_energy import full_precision
+from ._kernels.spreading.log_potential import log_potential
+from ._kernels.spreading.row_blocks import (
     as_sets,
     directions,
-    full_precision,
     recomputed,
     row_blocks,
     widen,
 )
-from ._kernels.spreading.log_potential import log_potential
 from .angles import normalize
 from .labels import check_labels
 

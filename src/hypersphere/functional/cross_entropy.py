@@ -13,9 +13,10 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from ._kernels.classes.logsumexp import class_logsumexp
-from .angles import cosine, normalize, pairwise_cosine, row_norm
-from .angular import Angular, angular
+from ._kernels.classes.chunks import ClassScores, default_chunk
+from ._kernels.classes.logsumexp import others_and_moment
+from .angles import normalize, pairwise_cosine, row_norm
+from .angular import Angular, angular, check_angular, is_cosine
 from .labels import (
     check_labels,
     check_options,
@@ -23,14 +24,24 @@ from .labels import (
     check_soft_targets,
     sample_classes,
 )
-from .margins import Margin, Psi, anneal, is_trivial
+from .margins import Psi, is_trivial
+from .target_score import GRADIENTS, Gradient, target_score
 
-__all__ = ["margin_cross_entropy", "margin_logits"]
+__all__ = [
+    "GRADIENTS",
+    "Gradient",
+    "Reduction",
+    "assemble",
+    "class_logsumexp",
+    "margin_cross_entropy",
+    "margin_logits",
+    "reduce",
+    "scaled_features",
+    "smoothing_mass",
+    "target_score",
+]
 
-Gradient: TypeAlias = Literal["exact", "detached", "caffe"]
 Reduction: TypeAlias = Literal["mean", "sum", "none"]
-
-GRADIENTS = ("exact", "detached", "caffe")
 
 
 def margin_logits(
@@ -48,14 +59,29 @@ def margin_logits(
     gradient: Gradient = "exact",
     ignore_index: int = -100,
 ) -> Tensor:
-    """The (B, C) scores; with labels, the target's has the margin psi.
+    r"""The scores of all classes; with labels, the target's has the margin psi.
 
-    features: (B, d). weight: (C, d). labels: (B,) integers; where they are `ignore_index` there is
-    no margin. Class probabilities (B, C) are taken only without a margin, and change nothing.
-    psi: a Margin, any callable of cos(theta), or None. scale: s, or None for |x|.
-    unit: n = 1, else n = |w|. kind, k: the angular activation g. lam: the lambda of annealing.
-    gradient: see :func:`margin_cross_entropy`. Computed in float32 or wider, also under autocast.
+    Computed in float32 or wider, also under autocast.
 
+    Args:
+        features: (B, d).
+        weight: (C, d), one class per row.
+        labels: (B,) integers. Class probabilities (B, C) are taken only without a margin, and
+            change nothing. Default: no labels, thus no margin.
+        psi: a Margin, any callable of cos(theta), or None for no margin.
+        scale: s, the scale of the scores. Default: \|x\|.
+        unit: True for n = 1, False for n = \|w\|.
+        bias: (C,), added to the scores. Default: none.
+        kind: the angular activation g, a name or any callable of cos(theta).
+        k: curvature of the sigmoid activation.
+        lam: the lambda of annealing. Default: none, the margin acts in full.
+        gradient: "exact", "detached" or "caffe"; see :func:`margin_cross_entropy`.
+        ignore_index: samples with this label get no margin.
+
+    Returns:
+        (B, C), in the wider type of features and weight.
+
+    >>> from hypersphere.functional import Margin
     >>> x, y = torch.tensor([[3.0, 4.0]]), torch.tensor([0])
     >>> margin_logits(x, torch.eye(2), y, Margin(subtract=0.5), scale=10.0).round()
     tensor([[1., 8.]])
@@ -74,7 +100,7 @@ def margin_logits(
         unit_w = normalize(w)
         if gradient == "caffe":  # the gradient goes to the rows as they are
             unit_w = w + (unit_w - w).detach()
-        if kind == "cosine":
+        if is_cosine(kind):
             logits = z @ (unit_w if unit else w).T
         else:
             logits = row_norm(z, keepdim=True) * angular(pairwise_cosine(z, w), kind, k)
@@ -112,23 +138,42 @@ def margin_cross_entropy(
     generator: torch.Generator | None = None,
     chunk: int | None = None,
 ) -> Tensor:
-    """The cross entropy of :func:`margin_logits`, without the (B, C) matrix.
+    r"""The cross entropy of :func:`margin_logits`, without the (B, C) matrix.
 
-    labels: (B,) integers, or (B, C) class probabilities if there is no margin. class_weight (C,),
-    ignore_index, label_smoothing and reduction mean what they mean in torch's `cross_entropy`.
+    The loss has the same value for all three settings of `gradient`. "exact" is its gradient.
+    "detached": the margin is a constant added to the target's score, so the gradient is that of the
+    plain score. "caffe", as the released layer did it for \|x\| psi(theta): the rows of `weight`
+    get (dL/df)^T x without the Jacobian of their normalization, and the x-gradient a w + b x of the
+    target's score is divided by sqrt(a^2 + b^2).
 
-    gradient, with the same value in all three: "exact"; "detached", the margin is a constant added
-    to the target's score, so the gradient is that of the plain score; "caffe", as the released
-    layer did it for |x| psi(theta): the rows of `weight` get (dL/df)^T x without the Jacobian of
-    their normalization, and the x-gradient a w + b x of the target's score is divided by
-    sqrt(a^2 + b^2).
+    Args:
+        features: (B, d).
+        weight: (C, d), one class per row.
+        labels: (B,) integers, or (B, C) class probabilities if there is no margin.
+        psi: a Margin, any callable of cos(theta), or None for no margin.
+        scale: s, the scale of the scores. Default: \|x\|.
+        unit: True for n = 1, False for n = \|w\|.
+        bias: (C,), added to the scores. Default: none.
+        kind: the angular activation g, a name or any callable of cos(theta).
+        k: curvature of the sigmoid activation.
+        lam: the lambda of annealing. Default: none, the margin acts in full.
+        gradient: "exact", "detached" or "caffe", as above.
+        class_weight: (C,), a weight per class, as in torch's `cross_entropy`.
+        ignore_index: samples with this label do not count.
+        label_smoothing: share of the target spread over all classes, in [0, 1].
+        reduction: "mean", "sum" or "none", as in torch's `cross_entropy`.
+        sample: share of the classes to use, in (0, 1]: all labels of the batch, and the rest drawn
+            anew at each call. Default: all classes.
+        sample_correction: whether the drawn classes count for those left out, so that the sum of
+            exponentials is right on average; False takes the loss over the drawn classes alone.
+        generator: source of the drawn classes.
+        chunk: classes at a time; extra memory is O(B chunk). Default: such that the scores of a
+            chunk take 2 MB.
 
-    sample: a share of the classes to use, all labels of the batch among them and the rest drawn
-    anew at each call. With `sample_correction` the drawn ones count for those left out, so that the
-    sum of exponentials is right on average; without, the loss is over the drawn classes alone.
+    Returns:
+        A scalar, or (B,) with reduction "none".
 
-    chunk: classes at a time. Extra memory is O(B chunk).
-
+    >>> from hypersphere.functional import Margin
     >>> x, w, y = torch.randn(4, 8), torch.randn(10, 8), torch.tensor([3, 0, 9, 3])
     >>> dense = torch.nn.functional.cross_entropy(margin_logits(x, w, y, Margin(m=4)), y)
     >>> torch.allclose(margin_cross_entropy(x, w, y, Margin(m=4)), dense)
@@ -171,6 +216,65 @@ def margin_cross_entropy(
         )
 
 
+def class_logsumexp(
+    z: Tensor,
+    weight: Tensor,
+    labels: Tensor,
+    *,
+    unit: bool = True,
+    bias: Tensor | None = None,
+    kind: Angular = "cosine",
+    k: float | Tensor | None = None,
+    mass: Tensor | None = None,
+    index: Tensor | None = None,
+    offset: Tensor | None = None,
+    jacobian: bool = True,
+    chunk: int | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    r"""log sum exp of the scores of all other classes, without the (B, C) matrix of scores:
+
+    .. math:: \log \sum_{j \ne y} e^{f_j}, \quad \sum_{j \ne y} \mathrm{mass}_j f_j, \quad
+        f_j = |z| n_j g(\theta_j) + b_j
+
+    The score of the target is left to the caller, who computes it from the returned rows with
+    ordinary autograd, so that margins, annealing and gradient semantics touch B numbers only.
+    Memory beyond the inputs and their gradients is O(B chunk), plus one number per class. The
+    gradient cannot be differentiated again.
+
+    Args:
+        z: (B, d) features, scaled so that \|z\| is the scale of the scores.
+        weight: (C, d), one class per row.
+        labels: (B,) integers; -1 excludes nothing and gives row 0, whose use is the caller's.
+        unit: True for n = 1, False for n = \|w\|.
+        bias: (C,), added to the scores. Default: none.
+        kind: the angular activation g, a name or any callable of cos(theta).
+        k: curvature of the sigmoid activation.
+        mass: (C,) or (B, C) constants; without them the second result is zero.
+        index: (S,) ascending classes to sum over. Default: all.
+        offset: (S,) constants added to the scores of the classes in `index`.
+        jacobian: False drops the gradient of w/\|w\|, as if the rows were unit vectors already.
+        chunk: classes at a time. Default: such that the scores of a chunk take 2 MB.
+
+    Returns:
+        The log of the sum (B,), the sum weighted by `mass` (B,), and the rows w_y (B, d), in
+        float32 or wider.
+
+    >>> z, w = torch.eye(3)[:2], torch.eye(3)
+    >>> class_logsumexp(z, w, torch.tensor([0, 1]))[0]  # log(e^0 + e^0)
+    tensor([0.6931, 0.6931])
+    """
+    wide = torch.promote_types(torch.promote_types(z.dtype, weight.dtype), torch.float32)
+    check_angular(kind, k)
+    if isinstance(k, (int, float)):
+        k = torch.tensor(k, dtype=wide, device=z.device)
+    chunk = default_chunk(z.shape[0]) if chunk is None else chunk
+    return others_and_moment(
+        ClassScores(
+            z.to(wide), weight, labels, bias, k, mass, index, offset, unit, jacobian, chunk, kind
+        )
+    )
+
+
 # --- the parts, which the sharded head uses one by one ------------------------------------------
 
 
@@ -179,76 +283,6 @@ def scaled_features(features: Tensor, weight: Tensor, scale: float | Tensor | No
     wide = torch.promote_types(torch.promote_types(features.dtype, weight.dtype), torch.float32)
     x = features.to(wide)
     return x if scale is None else scale * normalize(x)
-
-
-def target_score(
-    z: Tensor,
-    rows: Tensor,
-    psi: Psi,
-    unit: bool = True,
-    kind: Angular = "cosine",
-    k: float | Tensor | None = None,
-    lam: float | Tensor | None = None,
-    gradient: Gradient = "exact",
-) -> Tensor:
-    """|z| n psi(theta) between corresponding rows of z and of the target classes: (B,)."""
-    if gradient not in GRADIENTS:
-        raise ValueError(f"gradient must be one of {', '.join(GRADIENTS)}; got {gradient!r}")
-    if gradient == "caffe" and not (unit and kind == "cosine"):
-        raise ValueError(
-            "gradient='caffe' is the released A-Softmax layer: unit weights and the cosine; "
-            "use 'exact' or 'detached' for other heads"
-        )
-    if gradient != "caffe" and is_trivial(psi):
-        return _plain_score(z, rows, unit, kind, k)
-    cos = cosine(z, rows)
-    length = row_norm(z) if unit else row_norm(z) * row_norm(rows)
-    if psi is None:
-        angle_part = angular(cos, kind, k)
-    else:
-        angle_part = psi(cos, kind, k) if isinstance(psi, Margin) else psi(cos)
-    if lam is not None:
-        score = length * anneal(angle_part, angular(cos, kind, k), lam)
-    else:
-        score = length * angle_part
-    if gradient == "exact":
-        return score
-    if gradient == "detached":
-        plain = _plain_score(z, rows, unit, kind, k)
-        return plain + (score - plain).detach()
-    return _with_caffe_gradient(score, z, rows, cos.detach(), psi, lam)
-
-
-def _plain_score(
-    z: Tensor, rows: Tensor, unit: bool, kind: Angular, k: float | Tensor | None
-) -> Tensor:
-    if kind == "cosine":
-        return (z * (normalize(rows) if unit else rows)).sum(-1)
-    score = row_norm(z) * angular(cosine(z, rows), kind, k)
-    return score if unit else score * row_norm(rows)
-
-
-def _with_caffe_gradient(
-    score: Tensor, z: Tensor, rows: Tensor, cos: Tensor, psi: Psi, lam: float | Tensor | None
-) -> Tensor:
-    with torch.no_grad():
-        direction, x = normalize(rows), z.detach()
-        if psi is None:
-            value, slope = cos, torch.ones_like(cos)
-        elif isinstance(psi, Margin):
-            value, slope = psi(cos), psi.derivative(cos)
-        else:
-            value = psi(cos)
-            slope = torch.func.vjp(psi, cos)[1](torch.ones_like(cos))[0]
-        length = row_norm(x)
-        # the x-gradient of |x| psi(theta) is a w + b x
-        b = torch.where(length > 0, (value - slope * cos) / length, torch.zeros_like(length))
-        size = torch.hypot(slope, b).clamp_min(torch.finfo(z.dtype).tiny)
-        toward = (slope / size)[:, None] * direction + (b / size)[:, None] * x
-        if lam is not None:
-            toward = anneal(toward, direction, lam)
-    surrogate = (toward * z).sum(-1) + (x * rows).sum(-1)
-    return score.detach() + surrogate - surrogate.detach()
 
 
 def smoothing_mass(

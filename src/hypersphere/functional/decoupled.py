@@ -17,23 +17,31 @@ The two nonlinear ones exist for the magnitudes with a radius: ball, tanh, segme
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from functools import wraps
-from typing import Literal, ParamSpec, TypeAlias
+from typing import Literal, ParamSpec, TypeAlias, get_args
 
 import torch
 from torch import Tensor
 
+from ..registry import unknown_name
+from ._kernels.decoupled.convolution import (
+    Geometry,
+    autocast_type,
+    correlate,
+    resolve_geometry,
+    with_norms,
+)
 from ._kernels.decoupled.directions import unit_rows
-from ._kernels.decoupled.patches import project, resolve_geometry, with_norms
-from ._kernels.decoupled.tiled import Inputs, Operator, apply_operator
+from ._kernels.decoupled.plain import Inputs, OperatorSettings
+from ._kernels.decoupled.tiled import apply_operator
 from .angles import row_norm
-from .angular import Angular, check_kind
-from .magnitude import RADIUS_KINDS, MagnitudeKind, check_magnitude
-from .magnitude import magnitude as _magnitude
+from .angular import Angular, AngularFunction, angular_function
+from .magnitude import Magnitude, MagnitudeFunction, magnitude_function, names_with_radius
 
 __all__ = [
-    "WEIGHTED_KINDS",
+    "MeanNorm",
     "Weighted",
     "check_weighted",
     "decoupled_conv",
@@ -44,7 +52,7 @@ __all__ = [
 ]
 
 Weighted: TypeAlias = Literal["linear", "nonlinear", "nonlinear_separate"]
-WEIGHTED_KINDS: tuple[str, ...] = ("linear", "nonlinear", "nonlinear_separate")
+MeanNorm: TypeAlias = float | Tensor | Callable[[Tensor], Tensor]
 
 
 def decoupled_conv(
@@ -55,13 +63,13 @@ def decoupled_conv(
     padding: str | int | Sequence[int] = 0,
     dilation: int | Sequence[int] = 1,
     groups: int = 1,
-    magnitude: MagnitudeKind = "sphere",
+    magnitude: Magnitude = "sphere",
     angular: Angular = "cosine",
     *,
     alpha: float = 1.0,
     beta: float | None = None,
     radius: float | Tensor = 1.0,
-    mean_norm: float | Tensor | Callable[[Tensor], Tensor] = 1.0,
+    mean_norm: MeanNorm = 1.0,
     k: float | Tensor | None = None,
     weighted: Weighted | None = None,
     scale: Tensor | None = None,
@@ -69,18 +77,35 @@ def decoupled_conv(
 ) -> Tensor:
     """scale h(|w|, |x|) g(theta) + bias for every filter w and patch x; Eq. 4.3 with 3.1's bias.
 
-    x: (B, C_in, ...) or (C_in, ...); weight: (C, C_in / groups, ...) with one to three spatial
-    dimensions; the result is (B, C, ...), as from torch's convolution of the same arguments.
-    magnitude, alpha, beta, radius: h, see :func:`magnitude`. radius may hold one value a filter
-    (C,). mean_norm: E|x| of Eq. C.1-C.3, which multiplies the radius for |x|, or a function that
-    makes it from the norms of all patches.
-    angular, k: g, see :func:`angular`. k may hold one value a filter (C,).
-    weighted: how |w| enters h, see the table above; otherwise only its direction counts.
-    scale: one factor a filter (C,), the beta of SphereNorm (3.2.5).
-    norm: |x| of every patch, if :func:`patch_norm` was called already.
-
     A zero patch or a zero filter gives 0 (before the bias), with finite gradients. Patch norms
     are in float32 or wider, so lengths between 1e-18 and 1e18 are told apart from 0.
+
+    Args:
+        x: (B, C_in, ...) or (C_in, ...) with one to three spatial dimensions.
+        weight: (C, C_in / groups, ...), the filters; only their directions count unless weighted.
+        bias: (C,), added in the end.
+        stride: as in torch's convolutions.
+        padding: as in torch's convolutions, "same" and "valid" included.
+        dilation: as in torch's convolutions.
+        groups: as in torch's convolutions.
+        magnitude: h by name, an object or a callable of |x|; see :func:`magnitude`.
+        angular: g by name, an object or a callable of cos(theta); see :func:`angular`.
+        alpha: first constant of h.
+        beta: second constant of h. Default: as in :func:`magnitude`.
+        radius: rho of h, a number or one per filter (C,).
+        mean_norm: E|x| of Eq. C.1-C.3, which multiplies the radius for |x|, or a function that
+            computes it from the norms of all patches.
+        k: curvature of the sigmoid activation, a number or one per filter (C,). Default: 0.5.
+        weighted: how |w| enters h, see the table above. Default: not at all.
+        scale: (C,), a factor per filter, the beta of SphereNorm (3.2.5).
+        norm: |x| of every patch, (B, groups, ...), if :func:`patch_norm` was called already.
+
+    Returns:
+        (B, C, ...) or (C, ...), shaped as by torch's convolution of the same arguments.
+
+    Raises:
+        ValueError: if shapes do not fit, a name is unknown or a constant is out of range.
+        TypeError: if x is not floating-point, or not of the type of weight.
 
     >>> x, w = torch.randn(2, 3, 8, 8), torch.randn(5, 3, 3, 3)
     >>> f = decoupled_conv2d(x, w, padding=1)  # cosines
@@ -96,7 +121,7 @@ def decoupled_conv(
         x if batched else x[None],
         weight,
         bias,
-        Operator(magnitude, angular, alpha, beta, geometry),
+        _settings(magnitude, angular, alpha, beta, radius, k, weighted, geometry),
         radius,
         mean_norm,
         k,
@@ -122,7 +147,11 @@ def _only(spatial: int, conv: Callable[_P, Tensor]) -> Callable[_P, Tensor]:
         return conv(*args, **kwargs)
 
     checked.__name__ = checked.__qualname__ = f"decoupled_conv{spatial}d"
-    checked.__doc__ = f":func:`decoupled_conv` with a weight of {spatial} spatial dimensions."
+    # The arguments and results of the general form; its examples stand there alone.
+    arguments = inspect.getdoc(conv).partition("Args:")[2].partition(">>>")[0]  # type: ignore[union-attr]
+    checked.__doc__ = (
+        f":func:`decoupled_conv` with a weight of {spatial} spatial dimensions.\n\nArgs:{arguments}"
+    )
     return checked
 
 
@@ -135,13 +164,13 @@ def decoupled_linear(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
-    magnitude: MagnitudeKind = "sphere",
+    magnitude: Magnitude = "sphere",
     angular: Angular = "cosine",
     *,
     alpha: float = 1.0,
     beta: float | None = None,
     radius: float | Tensor = 1.0,
-    mean_norm: float | Tensor | Callable[[Tensor], Tensor] = 1.0,
+    mean_norm: MeanNorm = 1.0,
     k: float | Tensor | None = None,
     weighted: Weighted | None = None,
     scale: Tensor | None = None,
@@ -149,8 +178,23 @@ def decoupled_linear(
 ) -> Tensor:
     """scale h(|w|, |x|) g(theta) + bias for every row w of weight and vector x (3.2.4).
 
-    x: (..., C_in); weight: (C, C_in); the result is (..., C). norm: (..., 1). Everything else is
-    as in :func:`decoupled_conv`.
+    Args:
+        x: (..., C_in).
+        weight: (C, C_in), a neuron per row.
+        bias: (C,), added in the end.
+        magnitude: as in :func:`decoupled_conv`.
+        angular: as in :func:`decoupled_conv`.
+        alpha: as in :func:`decoupled_conv`.
+        beta: as in :func:`decoupled_conv`.
+        radius: as in :func:`decoupled_conv`.
+        mean_norm: as in :func:`decoupled_conv`.
+        k: as in :func:`decoupled_conv`.
+        weighted: as in :func:`decoupled_conv`.
+        scale: as in :func:`decoupled_conv`.
+        norm: |x| of every vector, (..., 1), if it is known already.
+
+    Returns:
+        (..., C).
 
     >>> decoupled_linear(torch.tensor([[3.0, 4.0]]), torch.eye(2))
     tensor([[0.6000, 0.8000]])
@@ -165,7 +209,7 @@ def decoupled_linear(
         x.reshape(-1, x.shape[-1]),
         weight,
         bias,
-        Operator(magnitude, angular, alpha, beta, None),
+        _settings(magnitude, angular, alpha, beta, radius, k, weighted, None),
         radius,
         mean_norm,
         k,
@@ -176,43 +220,58 @@ def decoupled_linear(
     return out.reshape(*x.shape[:-1], weight.shape[0])
 
 
+def _settings(
+    magnitude: Magnitude,
+    angular: Angular,
+    alpha: float,
+    beta: float | None,
+    radius: float | Tensor,
+    k: float | Tensor | None,
+    weighted: Weighted | None,
+    geometry: Geometry | None,
+) -> OperatorSettings:
+    # Layers hand over the formulas themselves, which need not be looked up again.
+    h = magnitude if isinstance(magnitude, MagnitudeFunction) else magnitude_function(magnitude)
+    g = angular if isinstance(angular, AngularFunction) else angular_function(angular)
+    beta = h.check(alpha, beta, radius)
+    g.check(k)
+    if weighted is not None:
+        check_weighted(weighted, h)
+    number = g.default_k if k is None or isinstance(k, Tensor) else k
+    return OperatorSettings(h, g, alpha, beta, geometry, number)
+
+
 def _decoupled(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None,
-    op: Operator,
+    op: OperatorSettings,
     radius: float | Tensor,
-    mean_norm: float | Tensor | Callable[[Tensor], Tensor],
+    mean_norm: MeanNorm,
     k: float | Tensor | None,
     weighted: Weighted | None,
     scale: Tensor | None,
     norm: Tensor | None,
 ) -> Tensor:
-    check_magnitude(op.magnitude, op.alpha, op.beta, radius)
-    check_weighted(weighted, op.magnitude)
-    if not callable(op.angular):
-        check_kind(op.angular, k)
     if bias is not None and bias.shape != weight.shape[:1]:
         raise ValueError(
-            f"expected bias ({weight.shape[0]},), one number a filter; got {tuple(bias.shape)}"
+            f"expected bias ({weight.shape[0]},), a number per filter; got {tuple(bias.shape)}"
         )
-    if torch.is_autocast_enabled(x.device.type):
-        # Like torch's own layers, it leaves float64 alone.
-        double = x.dtype == torch.float64
-        dtype = x.dtype if double else torch.get_autocast_dtype(x.device.type)
+    dtype = autocast_type(x)
+    if dtype is not None:
         with torch.autocast(x.device.type, enabled=False):
             return _decoupled(
                 x.to(dtype), weight, bias, op, radius, mean_norm, k, weighted, scale, norm
             )
     rows = weight.flatten(1)
-    if op.magnitude == "linear" and op.angular == "cosine":
+    if op.magnitude.is_proportional and op.angular.is_cosine:
         # |x| cos(theta) = (w / |w|)^T x: a plain convolution. With |w| brought back it is
         # nn.Conv2d to the last bit, which w / |w| * |w| would not be.
         kernel = rows if weighted == "linear" else unit_rows(rows)
         factor = op.alpha if scale is None else op.alpha * scale[:, None]
         kernel = kernel if isinstance(factor, float) and factor == 1 else kernel * factor
         bias = None if bias is None else bias.to(x.dtype)
-        return project(x, kernel.view_as(weight).to(x.dtype), op.geometry, bias)
+        return correlate(x, kernel.view_as(weight).to(x.dtype), op.geometry, bias)
     if weighted is not None:
         length = row_norm(rows.to(torch.promote_types(rows.dtype, torch.float32)))
         radius, scale = _weigh(length, op, radius, weighted, scale)
@@ -221,50 +280,63 @@ def _decoupled(
     if norm is None:
         x, norm = with_norms(x, tuple(kernel.shape[2:]), op.geometry)
     mean = mean_norm(norm) if callable(mean_norm) else mean_norm
-    has_radius = op.magnitude in RADIUS_KINDS
     inputs = Inputs(
         x,
         norm,
         kernel,
-        _tensor(radius, x, wide) * mean if has_radius else _tensor(1.0, x, wide),
-        _tensor(k, x, wide) if isinstance(k, Tensor) and op.angular == "sigmoid" else None,
+        _tensor(radius, x, wide) * mean if op.magnitude.has_radius else _tensor(1.0, x, wide),
+        _tensor(k, x, wide) if isinstance(k, Tensor) and op.k is not None else None,
         scale,
         bias,
     )
-    return apply_operator(inputs, op if k is None or isinstance(k, Tensor) else op._replace(k=k))
+    return apply_operator(inputs, op)
 
 
 def _weigh(
     length: Tensor,
-    op: Operator,
+    op: OperatorSettings,
     radius: float | Tensor,
     weighted: Weighted,
     scale: Tensor | None,
 ) -> tuple[float | Tensor, Tensor | None]:
     """|w| as a factor of each filter and a change of its radius, so that h need only know |x|."""
-    factor: Tensor | None = length
-    if weighted == "nonlinear":
-        # h(|w| n; rho) is h(n; rho / |w|) for ball and tanh, |w| h(n; rho / |w|) for segmented.
+    factor: Tensor | None = None
+    if weighted == "linear":
+        factor = length
+    elif weighted == "nonlinear":
+        # h(|w| n; rho) = |w|^p h(n; rho / |w|) with the degree p of h.
         radius = radius / length.clamp_min(torch.finfo(length.dtype).tiny ** 0.5)
-        factor = length if op.magnitude == "segmented" else None
+        factor = None if op.magnitude.degree == 0 else length**op.magnitude.degree
     elif weighted == "nonlinear_separate":
-        factor = _magnitude(length, op.magnitude, op.alpha, op.beta, radius) / op.alpha
+        factor = op.magnitude.value(length, *op.constants, radius) / op.alpha
+    else:
+        raise _unknown_weighting(weighted)
     if factor is None or scale is None:
         return radius, scale if factor is None else factor
     return radius, scale * factor
 
 
-def check_weighted(weighted: str | None, magnitude: str) -> None:
-    """Refuse unknown weightings, and nonlinear ones of a magnitude that has no radius."""
-    if weighted is not None and weighted not in WEIGHTED_KINDS:
-        raise ValueError(
-            f"unknown weighting {weighted!r}; expected None or one of {', '.join(WEIGHTED_KINDS)}"
-        )
-    if weighted not in (None, "linear") and magnitude not in RADIUS_KINDS:
+def check_weighted(weighted: str | None, h: MagnitudeFunction) -> None:
+    """Refuse unknown weightings, and nonlinear ones of a magnitude that has no radius.
+
+    Args:
+        weighted: None, "linear", "nonlinear" or "nonlinear_separate".
+        h: the formulas of the magnitude.
+
+    Raises:
+        ValueError: if they do not fit.
+    """
+    if weighted is not None and weighted not in get_args(Weighted):
+        raise _unknown_weighting(weighted)
+    if weighted not in (None, "linear") and not h.has_radius:
         raise ValueError(
             f"weighted={weighted!r} (Eq. 4.15, 4.16) needs a magnitude with a radius "
-            f"({', '.join(RADIUS_KINDS)}); {magnitude} has none, use weighted='linear'"
+            f"({', '.join(names_with_radius())}); {h.name or h} has none, use weighted='linear'"
         )
+
+
+def _unknown_weighting(weighted: str) -> ValueError:
+    return unknown_name("weighting", weighted, get_args(Weighted))
 
 
 def _check_types(x: Tensor, weight: Tensor) -> None:
@@ -273,7 +345,7 @@ def _check_types(x: Tensor, weight: Tensor) -> None:
             f"decoupled operators expect floating-point input, got {x.dtype}; convert it, for "
             f"pixels with x.float() / 255"
         )
-    if x.dtype != weight.dtype and not torch.is_autocast_enabled(x.device.type):
+    if x.dtype != weight.dtype and autocast_type(x) is None:
         raise TypeError(
             f"input and weight should have one type, got {x.dtype} and {weight.dtype}; convert "
             f"the input with x.to({weight.dtype}), or the layer, or use torch.autocast"

@@ -8,8 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ._kernels.spreading.blocks import as_sets, full_precision
+from ._kernels.autograd import Function
+from ._kernels.energy.pair_energy import full_precision
 from ._kernels.spreading.cosines import in_range, pair_cosines
+from ._kernels.spreading.row_blocks import as_sets
 
 __all__ = ["gram_determinant"]
 
@@ -80,7 +82,7 @@ def _mean_log_eigenvalue(cos: Tensor, factor: float, ridge: float, half_space: b
 def _log_determinant(matrix: Tensor, ridge: float) -> Tensor:
     """log det(A + ridge I) of symmetric matrices (B, N, N): (B,)."""
     eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
-    result: Tensor = _LogDeterminant.apply(matrix + ridge * eye)[0]  # type: ignore[no-untyped-call]
+    result: Tensor = _LogDeterminant.apply(matrix + ridge * eye)[0]
     if not bool(result.isfinite().all()):
         raise ValueError(
             f"the Gram matrix of {matrix.shape[-1]} neurons is not positive definite in "
@@ -89,7 +91,7 @@ def _log_determinant(matrix: Tensor, ridge: float) -> Tensor:
     return result
 
 
-class _LogDeterminant(torch.autograd.Function):
+class _LogDeterminant(Function):
     """2 sum log diag(L), A = L L^T, whose gradient is the inverse of A; NaN if there is no L.
 
     The inverse from L is a third of the work of the gradient of a Cholesky factorization.

@@ -15,12 +15,13 @@ import math
 import torch
 from torch import Tensor
 
+from ._kernels.energy.pair_energy import full_precision
 from ._kernels.energy.potential import Potential
-from ._kernels.spreading.blocks import as_sets, full_precision
 from ._kernels.spreading.cosines import in_range, point_cosines
-from ._kernels.spreading.holes import Objective, deepest_share, descend, starting_points
+from ._kernels.spreading.holes import Objective, deepest_share, find_holes, starting_points
+from ._kernels.spreading.row_blocks import as_sets
 from .angles import normalize
-from .energy import distance_floor
+from .energy import check_kernel, distance_floor
 
 __all__ = ["covering", "covering_points", "polarization", "polarization_points"]
 
@@ -210,7 +211,7 @@ def _search(
     w = w.detach()
     if generator is None:
         generator = torch.Generator().manual_seed(0)
-    return descend(w, starting_points(w, count, start, generator), objective, steps)
+    return find_holes(w, starting_points(w, count, start, generator), objective, steps)
 
 
 def _given(points: Tensor | None, w: Tensor, sets: bool) -> Tensor | None:
@@ -233,10 +234,7 @@ def _value(w: Tensor, v: Tensor, objective: Objective, half_space: bool) -> Tens
 
 def _potential(s: float, half_space: bool, distance: str) -> Objective:
     """F = mean f_s, by the kernel of the energy."""
-    if not 0 <= s < math.inf:
-        raise ValueError(f"the potential is defined for 0 <= s < inf, got s={s}")
-    if distance not in ("euclidean", "geodesic"):
-        raise ValueError(f"distance must be 'euclidean' or 'geodesic', got {distance!r}")
+    check_kernel(s, distance)
 
     def objective(cos: Tensor) -> tuple[Tensor, Tensor]:
         floor = distance_floor(s, cos.dtype)

@@ -23,10 +23,18 @@ def sample_classes(
 ) -> tuple[Tensor, Tensor]:
     """All P different classes in `labels`, and a random `share` of the other C - P.
 
-    labels: (B,), negative ones do not count. Returns the classes (S,), ascending, and the log of
-    how many classes each stands for: 0 for the labels, log((C - P) / (S - P)) for the others. At
-    least one other is drawn, if there is one. Inside torch.compile, where S has to be known ahead,
-    more are: as if all labels were different.
+    At least one other is drawn, if there is one. Inside torch.compile, where S has to be known
+    ahead, more are: as if all labels were different.
+
+    Args:
+        labels: (B,) integers; negative ones do not count.
+        count: C, the number of classes.
+        share: of the other classes, in (0, 1].
+        generator: source of randomness, on the device of the labels.
+
+    Returns:
+        The classes (S,), ascending, and the log of how many classes each stands for (S,): 0 for the
+        labels, log((C - P) / (S - P)) for the others.
 
     >>> index, stands_for = sample_classes(torch.tensor([7, 7, 2]), 10, 0.5)
     >>> len(index), 7 in index, 2 in index
@@ -48,6 +56,16 @@ def sample_classes(
 
 
 def check_shapes(features: Tensor, weight: Tensor, labels: Tensor | None) -> None:
+    """Raise an error if features, class weights and labels do not fit each other.
+
+    Args:
+        features: (B, d).
+        weight: (C, d).
+        labels: (B,) integers or (B, C) probabilities; None for none.
+
+    Raises:
+        ValueError: with the shape expected.
+    """
     if features.ndim != 2 or features.shape[1] != weight.shape[1]:
         raise ValueError(
             f"expected features of shape (B, {weight.shape[1]}), got {tuple(features.shape)}: "
@@ -71,7 +89,16 @@ def check_shapes(features: Tensor, weight: Tensor, labels: Tensor | None) -> Non
 
 
 def check_labels(labels: Tensor, count: int, ignore_index: int | None = None) -> None:
-    """Raise an error that names the first label outside 0..count-1; silent inside torch.compile."""
+    """Raise an error that names the first label outside 0..count-1; silent inside torch.compile.
+
+    Args:
+        labels: (B,) integers.
+        count: number of classes.
+        ignore_index: a label that is allowed besides. Default: none.
+
+    Raises:
+        ValueError: for a label out of range.
+    """
     if torch.compiler.is_compiling() or labels.numel() == 0:
         return
     labels = labels.long()  # to a uint8, 156 is -100
@@ -87,6 +114,7 @@ def check_labels(labels: Tensor, count: int, ignore_index: int | None = None) ->
 
 
 def check_soft_targets(labels: Tensor, psi: Psi) -> None:
+    """Raise an error if class probabilities meet a margin."""
     if labels.is_floating_point() and not is_trivial(psi):
         raise ValueError(
             "soft targets have no one target class for the margin to act on: "
@@ -102,6 +130,7 @@ def check_options(
     class_weight: Tensor | None,
     count: int,
 ) -> None:
+    """Raise an error if options of the cross entropy contradict each other."""
     if not 0 <= label_smoothing <= 1:
         raise ValueError(f"label_smoothing must be in [0, 1], got {label_smoothing}")
     if class_weight is not None and tuple(class_weight.shape) != (count,):

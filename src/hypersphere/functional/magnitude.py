@@ -1,128 +1,126 @@
-"""Magnitudes h(|x|), Eq. 4.4-4.10: what a neuron makes of the length of its input.
+"""Magnitudes by name: h(|x|), its ratio and slope, and the register they are found in.
 
-==========  =====  =============================================================  =======  ======
-kind        Eq.    h(n), n = |x|                                                  bounded  smooth
-==========  =====  =============================================================  =======  ======
-sphere      4.4    alpha                                                          yes      yes
-ball        4.5    alpha min(n, rho) / rho                                        yes      no
-tanh        4.6    alpha tanh(n / rho)                                            yes      yes
-linear      4.7    alpha n                                                        no       yes
-segmented   4.8    alpha n up to rho, then with slope beta                        no       no
-log         4.9    alpha log(1 + n)                                               no       yes
-mixed       4.10   alpha n + beta log(1 + n)                                      no       yes
-==========  =====  =============================================================  =======  ======
-
-rho is the operator radius, where the slope of h changes (4.3.2). Ball is the segmented magnitude
-with slopes alpha / rho and 0, linear the one with beta = alpha.
+The formulas are in magnitude_functions.py; see the table there.
 """
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from collections.abc import Callable
+from typing import TypeAlias
 
-import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+from ..registry import entries, entry
+from .magnitude_functions import MagnitudeFunction, Radius
 
 __all__ = [
-    "BETA",
-    "MAGNITUDE_KINDS",
-    "RADIUS_KINDS",
-    "MagnitudeKind",
+    "CallableMagnitude",
+    "Magnitude",
+    "MagnitudeFunction",
     "check_magnitude",
     "magnitude",
+    "magnitude_function",
     "magnitude_ratio",
     "magnitude_slope",
+    "names_with_radius",
 ]
 
-MagnitudeKind: TypeAlias = Literal["sphere", "ball", "tanh", "linear", "segmented", "log", "mixed"]
 
-MAGNITUDE_KINDS: tuple[str, ...] = (
-    "sphere",
-    "ball",
-    "tanh",
-    "linear",
-    "segmented",
-    "log",
-    "mixed",
-)
-RADIUS_KINDS: tuple[str, ...] = ("ball", "tanh", "segmented")
-FLOOR = 1e-18  # its square is a normal float32
-BETA = {"segmented": 0.5, "mixed": 1.0}  # the settings of C.2
+class CallableMagnitude(MagnitudeFunction):
+    """Any callable of |x| as a magnitude; it may hold parameters.
+
+    If it has a method ``slope(norm)``, that is its derivative.
+
+    Args:
+        function: the callable; maps norms to values of the same shape, which alpha multiplies.
+    """
+
+    is_fused = False  # autograd has to see the parameters that it may hold
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        self.function = function
+        self.own_slope: Callable[[Tensor], Tensor] | None = getattr(function, "slope", None)
+
+    def value(self, norm: Tensor, alpha: float = 1, beta: float = 0, radius: Radius = 1) -> Tensor:
+        return alpha * self.function(norm)
+
+    def slope(self, norm: Tensor, alpha: float = 1, beta: float = 0, radius: Radius = 1) -> Tensor:
+        if self.own_slope is None:
+            return super().slope(norm, alpha, beta, radius)
+        return alpha * self.own_slope(norm)
+
+
+Magnitude: TypeAlias = str | MagnitudeFunction | Callable[[Tensor], Tensor]
 
 
 def magnitude(
     norm: Tensor,
-    kind: MagnitudeKind = "sphere",
+    kind: Magnitude = "sphere",
     alpha: float = 1.0,
     beta: float | None = None,
     radius: float | Tensor = 1.0,
 ) -> Tensor:
     """h(|x|), Eq. 4.4-4.10; differentiable in norm and radius.
 
-    norm: |x| >= 0, any shape. alpha scales (or is the slope of) h. beta is the second slope of
-    "segmented" (0.5 if not given) or the weight of the logarithm in "mixed" (1 if not given).
-    radius: rho > 0 of "ball", "tanh" and "segmented", a number or a tensor that broadcasts
-    against norm.
-
     A zero input has no direction, so the sphere's h is 0 there, not alpha.
 
+    Args:
+        norm: |x| >= 0, any shape.
+        kind: "sphere", "ball", "tanh", "linear", "segmented", "log", "mixed", another registered
+            name, a `MagnitudeFunction`, or any callable of |x|.
+        alpha: scales h, or is its slope; > 0.
+        beta: second slope of "segmented" (default: 0.5) or weight of the logarithm in "mixed"
+            (default: 1).
+        radius: rho > 0 of "ball", "tanh" and "segmented", a number or a tensor that broadcasts
+            against norm.
+
+    Returns:
+        h, of the shape to which norm and radius broadcast.
+
+    Raises:
+        ValueError: if the name is unknown, with the nearest one, or a constant out of range.
+
+    >>> import torch
     >>> n = torch.tensor([0.0, 0.5, 1.0, 3.0])
     >>> magnitude(n, "ball")
     tensor([0.0000, 0.5000, 1.0000, 1.0000])
     >>> magnitude(n, "segmented", beta=0.5)
     tensor([0.0000, 0.5000, 1.0000, 2.0000])
     """
-    check_magnitude(kind, alpha, beta, radius)
-    beta = BETA.get(kind, 0.0) if beta is None else beta
-    if kind == "sphere":
-        return _times(alpha, norm.sign())  # 1 for all lengths but 0, with gradient 0
-    if kind == "ball":
-        return _times(alpha, (norm / radius).clamp_max(1))
-    if kind == "tanh":
-        return _times(alpha, torch.tanh(norm / radius))
-    if kind == "linear":
-        return _times(alpha, norm)
-    if kind == "segmented":
-        return beta * norm + (alpha - beta) * torch.minimum(norm, _tensor(radius, norm))
-    if kind == "log":
-        return _times(alpha, torch.log1p(norm))
-    return _times(alpha, norm) + _times(beta, torch.log1p(norm))
+    h, beta = check_magnitude(kind, alpha, beta, radius)
+    return h.value(norm, alpha, beta, radius)
 
 
 def magnitude_slope(
     norm: Tensor,
-    kind: MagnitudeKind = "sphere",
+    kind: Magnitude = "sphere",
     alpha: float = 1.0,
     beta: float | None = None,
     radius: float | Tensor = 1.0,
 ) -> Tensor:
     """dh / d|x|, for backward passes written by hand.
 
+    Args:
+        norm: as in :func:`magnitude`.
+        kind: as in :func:`magnitude`.
+        alpha: as in :func:`magnitude`.
+        beta: as in :func:`magnitude`.
+        radius: as in :func:`magnitude`.
+
+    Returns:
+        The derivative, shaped like h.
+
+    >>> import torch
     >>> magnitude_slope(torch.tensor([0.5, 3.0]), "segmented", radius=2.0)
     tensor([1.0000, 0.5000])
     """
-    beta = BETA.get(kind, 0.0) if beta is None else beta
-    if kind == "sphere":
-        return torch.zeros_like(norm)
-    if kind == "ball":
-        inside = alpha / _tensor(radius, norm)
-        return torch.where(norm <= radius, inside, norm.new_zeros(()))
-    if kind == "tanh":
-        radius = _tensor(radius, norm)
-        tanh = torch.tanh(norm / radius)
-        return (1 - tanh * tanh) * (alpha / radius)
-    if kind == "linear":
-        return torch.full_like(norm, alpha)
-    if kind == "segmented":
-        return torch.where(norm <= radius, norm.new_tensor(alpha), norm.new_tensor(beta))
-    if kind == "log":
-        return alpha / (1 + norm)
-    return alpha + beta / (1 + norm)
+    h, beta = check_magnitude(kind, alpha, beta, radius)
+    return h.slope(norm, alpha, beta, radius)
 
 
 def magnitude_ratio(
     norm: Tensor,
-    kind: MagnitudeKind = "sphere",
+    kind: Magnitude = "sphere",
     alpha: float = 1.0,
     beta: float | None = None,
     radius: float | Tensor = 1.0,
@@ -132,49 +130,100 @@ def magnitude_ratio(
     At |x| = 0 it is the limit, the slope of h, so that no small number is divided by another; for
     the sphere, whose limit is infinite, it is 0.
 
+    Args:
+        norm: as in :func:`magnitude`.
+        kind: as in :func:`magnitude`.
+        alpha: as in :func:`magnitude`.
+        beta: as in :func:`magnitude`.
+        radius: as in :func:`magnitude`.
+
+    Returns:
+        The ratio, shaped like h.
+
+    >>> import torch
     >>> magnitude_ratio(torch.tensor([0.0, 0.5, 3.0]), "ball", radius=2.0)
     tensor([0.5000, 0.5000, 0.3333])
     """
-    if kind == "ball":
-        return _times(alpha, torch.maximum(norm, _tensor(radius, norm)).reciprocal())
-    if kind == "linear":
-        return torch.full_like(norm, alpha)
-    if kind == "sphere":
-        return alpha / torch.where(norm > 0, norm, torch.inf)
-    norm = norm.clamp_min(FLOOR)
-    if kind == "segmented":
-        beta = BETA["segmented"] if beta is None else beta
-        return beta + _times(alpha - beta, (radius / norm).clamp_max(1))
-    return magnitude(norm, kind, alpha, beta, radius) / norm
+    h, beta = check_magnitude(kind, alpha, beta, radius)
+    return h.ratio(norm, alpha, beta, radius)
+
+
+def magnitude_function(kind: Magnitude) -> MagnitudeFunction:
+    """The formulas of a magnitude, from its name or from a callable.
+
+    Args:
+        kind: as in :func:`magnitude`.
+
+    Returns:
+        The one object that has its value, ratio and slopes.
+
+    Raises:
+        ValueError: if the name is unknown, with the nearest one.
+        TypeError: if it is neither a name nor callable, or if a name stands for a class with
+            parameters of its own, which somebody has to hold.
+
+    >>> magnitude_function("ball").has_radius
+    True
+    """
+    if isinstance(kind, MagnitudeFunction):
+        return kind
+    if isinstance(kind, str):
+        return _named(kind)
+    if callable(kind):
+        return CallableMagnitude(kind)
+    raise TypeError(
+        f"a magnitude is a name, a MagnitudeFunction or a callable of |x|; got {kind!r}"
+    )
 
 
 def check_magnitude(
-    kind: str,
+    kind: Magnitude,
     alpha: float = 1.0,
     beta: float | None = None,
     radius: float | Tensor = 1.0,
-) -> None:
-    """Refuse unknown magnitudes and parameters outside the range of Eq. 4.4-4.10."""
-    if kind not in MAGNITUDE_KINDS:
-        raise ValueError(
-            f"unknown magnitude {kind!r}; expected one of {', '.join(MAGNITUDE_KINDS)}"
+) -> tuple[MagnitudeFunction, float]:
+    """As :func:`magnitude_function`, with a refusal of constants outside their range.
+
+    Args:
+        kind: as in :func:`magnitude`.
+        alpha: as in :func:`magnitude`.
+        beta: as in :func:`magnitude`.
+        radius: as in :func:`magnitude`.
+
+    Returns:
+        The one object that has the formulas, and beta or its default (0 where h has none).
+    """
+    h = magnitude_function(kind)
+    return h, h.check(alpha, beta, radius)
+
+
+def names_with_radius() -> list[str]:
+    """The names of the registered magnitudes that have a radius."""
+    return [e.name for e in entries("magnitude") if getattr(e.target, "has_radius", False)]
+
+
+# What was made of each name, and from which registered target.
+_FUNCTIONS: dict[str, tuple[object, MagnitudeFunction]] = {}
+
+
+def _named(name: str) -> MagnitudeFunction:
+    target = entry("magnitude", name).target
+    known = _FUNCTIONS.get(name)
+    if known is None or known[0] is not target:
+        known = _FUNCTIONS[name] = (target, _function_of(name, target))
+        known[1].name = name
+    return known[1]
+
+
+def _function_of(name: str, target: object) -> MagnitudeFunction:
+    made = target() if isinstance(target, type) else target
+    if isinstance(made, nn.Module) and any(True for _ in made.parameters()):
+        raise TypeError(
+            f"the magnitude {name!r} has parameters of its own: make one, "
+            f"{getattr(target, '__name__', name)}(), and hand that object over"
         )
-    if not alpha > 0:
-        raise ValueError(f"the {kind} magnitude expects alpha > 0, got alpha={alpha}")
-    if beta is not None and kind not in BETA:
-        raise ValueError(
-            f"the {kind} magnitude has no beta; only {' and '.join(BETA)} do, got beta={beta}"
-        )
-    if beta is not None and beta < 0:
-        raise ValueError(f"the {kind} magnitude expects beta >= 0, got beta={beta}")
-    if isinstance(radius, (int, float)) and not radius > 0:
-        raise ValueError(f"the {kind} magnitude expects radius > 0, got radius={radius}")
-
-
-def _times(factor: float, value: Tensor) -> Tensor:
-    """factor * value, without a pass over the numbers for the factor 1."""
-    return value if factor == 1 else factor * value
-
-
-def _tensor(value: float | Tensor, like: Tensor) -> Tensor:
-    return value if isinstance(value, Tensor) else torch.full((), value).to(like)
+    if isinstance(made, MagnitudeFunction):
+        return made
+    if callable(made):
+        return CallableMagnitude(made)
+    raise TypeError(f"the magnitude {name!r} is registered as {target!r}, which is not callable")

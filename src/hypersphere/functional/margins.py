@@ -19,94 +19,45 @@ begin opposite to their class then leave more slowly.
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias, cast
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
+from ..registry import entry, register
 from .angles import arccos
-from .angular import (
-    Angular,
-    AngularKind,
-    angular,
-    angular_derivative,
-    check_kind,
-    sigmoid_constants,
-)
+from .angular import Angular, angular, angular_derivative, angular_function
 
-__all__ = ["Margin", "Psi", "anneal", "is_trivial", "margin", "margin_derivative"]
+__all__ = [
+    "Margin",
+    "Psi",
+    "anneal",
+    "is_trivial",
+    "make_margin",
+    "margin",
+    "margin_derivative",
+    "psi_slope",
+    "psi_value",
+]
 
 
-def margin(
-    cos: Tensor,
-    m: float = 1.0,
-    shift: float = 0.0,
-    subtract: float = 0.0,
-    kind: Angular = "cosine",
-    k: float | Tensor | None = None,
-) -> Tensor:
-    """psi(theta) from cos(theta): g(m theta + shift - k pi) - 2k - subtract, k = floor(. / pi).
-
-    cos: any shape, values in [-1, 1]. m >= 1 (integer or real), shift in [0, pi) in radians,
-    subtract >= 0. kind and k: the angular activation g and its curvature, as in `angular`.
-    Differentiable in cos (finite at theta = 0 and pi) and in k. For m = 1 without shift and
-    subtraction it is g itself, bit for bit.
+@register("margin", "margin", source="Eq. 2.6, 2.20, 3.11, D.11")
+@dataclass(frozen=True)
+class Margin:
+    """psi(theta) = g(phi - k pi) - 2k - subtract, with phi = m theta + shift, k = floor(phi / pi).
 
     Deviation: the text has integer m and the cosine (2.6); this is 2.6 there. For the additive
     angular margin the text has cos(theta + m) alone, which turns upwards beyond pi - m; see
     Note [Beyond pi - m].
 
-    >>> margin(torch.tensor([1.0, 0.5, 0.0, -1.0]), m=2)
-    tensor([ 1.0000, -0.5000, -1.0000, -3.0000])
-    >>> margin(torch.tensor([0.6, 0.0]), subtract=0.35)
-    tensor([ 0.2500, -0.3500])
-    """
-    _check(m, shift, subtract)
-    if m == 1 and shift == 0:
-        return angular(cos, kind, k) - subtract
-    wide = cos.float() if cos.dtype in (torch.float16, torch.bfloat16) else cos
-    theta = arccos(wide)
-    inside, turns = _fold(theta, m, shift)
-    psi = _by_angle(inside, kind, k) - 2 * turns
-    if m == 1:
-        end = _by_angle(torch.full_like(theta, math.pi - shift), kind, k)
-        psi = torch.where(turns > 0, _by_angle(theta, kind, k) - end - 1, psi)
-    return (psi - subtract).to(cos.dtype)
-
-
-def margin_derivative(
-    cos: Tensor,
-    m: float = 1.0,
-    shift: float = 0.0,
-    kind: AngularKind = "cosine",
-    k: float | Tensor | None = None,
-) -> Tensor:
-    """d psi / d cos(theta), finite everywhere, for backward passes written by hand.
-
-    At theta = 0 and pi it is the value at the smallest angle that a cosine resolves: the limit
-    m^2 for the cosine without shift, a large number where the limit is infinite.
-
-    >>> margin_derivative(torch.tensor([1.0, 0.5]), m=2).round()  # 4 cos(theta)
-    tensor([4., 2.])
-    """
-    _check(m, shift, 0.0)
-    if m == 1 and shift == 0:
-        return angular_derivative(cos, kind, k)
-    wide = cos.float() if cos.dtype in (torch.float16, torch.bfloat16) else cos
-    smallest = math.sqrt(torch.finfo(wide.dtype).eps)
-    theta = wide.clamp(-1, 1).acos().clamp(smallest, math.pi - smallest)
-    inside, turns = _fold(theta, m, shift)
-    if m == 1:  # parallel to g once folded
-        inside = torch.where(turns > 0, theta, inside)
-    return (-m * _slope_by_angle(inside, kind, k) / theta.sin()).to(cos.dtype)
-
-
-@dataclass(frozen=True)
-class Margin:
-    """The numbers of a margin as one object, callable: psi = Margin(m=4); psi(cos).
+    Args:
+        m: multiplicative margin, >= 1, integer or real. Default: 1, no margin.
+        shift: additive angular margin in radians, in [0, pi). Default: 0.
+        subtract: additive margin on g, >= 0. Default: 0.
 
     >>> Margin(subtract=0.35)(torch.tensor([0.6]))
     tensor([0.2500])
@@ -122,70 +73,245 @@ class Margin:
     def __call__(
         self, cos: Tensor, kind: Angular = "cosine", k: float | Tensor | None = None
     ) -> Tensor:
-        return margin(cos, self.m, self.shift, self.subtract, kind, k)
+        """psi from cos(theta); see :func:`margin`.
+
+        Args:
+            cos: any shape, values in [-1, 1].
+            kind: the angular activation g.
+            k: curvature of g.
+
+        Returns:
+            psi, shaped like cos.
+        """
+        if self.m == 1 and self.shift == 0:
+            return angular(cos, kind, k) - self.subtract
+        wide = cos.float() if cos.dtype in (torch.float16, torch.bfloat16) else cos
+        return self.of_angle(arccos(wide), kind, k).to(cos.dtype)
+
+    def of_angle(
+        self, theta: Tensor, kind: Angular = "cosine", k: float | Tensor | None = None
+    ) -> Tensor:
+        """psi from the angle itself.
+
+        Args:
+            theta: angles in radians, any shape, values in [0, pi].
+            kind: the angular activation g.
+            k: curvature of g.
+
+        Returns:
+            psi, shaped like theta.
+        """
+        g = angular_function(kind)
+        # g of the angle: through cos(phi) the activations that need arccos would lose half their
+        # digits at every fold.
+        inside, turns = self._fold(theta)
+        psi = g.of_angle(inside, k) - 2 * turns
+        if self.m == 1:
+            end = g.of_angle(torch.full_like(theta, math.pi - self.shift), k)
+            psi = torch.where(turns > 0, g.of_angle(theta, k) - end - 1, psi)
+        return psi - self.subtract
 
     def derivative(
-        self, cos: Tensor, kind: AngularKind = "cosine", k: float | Tensor | None = None
+        self, cos: Tensor, kind: Angular = "cosine", k: float | Tensor | None = None
     ) -> Tensor:
-        return margin_derivative(cos, self.m, self.shift, kind, k)
+        """d psi / d cos(theta), finite everywhere; see :func:`margin_derivative`.
+
+        Args:
+            cos: any shape, values in [-1, 1].
+            kind: the angular activation g.
+            k: curvature of g.
+
+        Returns:
+            The derivative, shaped like cos.
+        """
+        if self.m == 1 and self.shift == 0:
+            return angular_derivative(cos, kind, k)
+        g = angular_function(kind)
+        wide = cos.float() if cos.dtype in (torch.float16, torch.bfloat16) else cos
+        smallest = math.sqrt(torch.finfo(wide.dtype).eps)
+        theta = wide.clamp(-1, 1).acos().clamp(smallest, math.pi - smallest)
+        inside, turns = self._fold(theta)
+        if self.m == 1:  # parallel to g once folded
+            inside = torch.where(turns > 0, theta, inside)
+        return (-self.m * g.slope_of_angle(inside, k) / theta.sin()).to(cos.dtype)
 
     @property
     def trivial(self) -> bool:
         """Whether psi is g itself."""
         return self.m == 1 and self.shift == 0 and self.subtract == 0
 
+    def _fold(self, theta: Tensor) -> tuple[Tensor, Tensor]:
+        """m theta + shift brought into [0, pi], and how many half turns that took."""
+        phi = self.m * theta + self.shift
+        most = math.ceil(self.m + self.shift / math.pi) - 1  # theta = pi is in the last branch
+        turns = torch.floor(phi.detach() / math.pi).clamp(0, most)
+        return phi - turns * math.pi, turns
+
 
 Psi: TypeAlias = Margin | Callable[[Tensor], Tensor] | None
 
 
+def margin(
+    cos: Tensor,
+    m: float = 1.0,
+    shift: float = 0.0,
+    subtract: float = 0.0,
+    kind: Angular = "cosine",
+    k: float | Tensor | None = None,
+) -> Tensor:
+    """psi(theta) from cos(theta), by the one rule of :class:`Margin`.
+
+    Differentiable in cos (finite at theta = 0 and pi) and in k. For m = 1 without shift and
+    subtraction it is g itself, bit for bit.
+
+    Args:
+        cos: any shape, values in [-1, 1].
+        m: multiplicative margin, >= 1, integer or real.
+        shift: additive angular margin in radians, in [0, pi).
+        subtract: additive margin on g, >= 0.
+        kind: the angular activation g, as in :func:`angular`.
+        k: curvature of g, as in :func:`angular`.
+
+    Returns:
+        psi, shaped like cos.
+
+    Raises:
+        ValueError: if a number is out of its range.
+
+    >>> margin(torch.tensor([1.0, 0.5, 0.0, -1.0]), m=2)
+    tensor([ 1.0000, -0.5000, -1.0000, -3.0000])
+    >>> margin(torch.tensor([0.6, 0.0]), subtract=0.35)
+    tensor([ 0.2500, -0.3500])
+    """
+    return Margin(m, shift, subtract)(cos, kind, k)
+
+
+def margin_derivative(
+    cos: Tensor,
+    m: float = 1.0,
+    shift: float = 0.0,
+    kind: Angular = "cosine",
+    k: float | Tensor | None = None,
+) -> Tensor:
+    """d psi / d cos(theta), finite everywhere, for backward passes written by hand.
+
+    At theta = 0 and pi it is the value at the smallest angle that a cosine resolves: the limit
+    m^2 for the cosine without shift, a large number where the limit is infinite.
+
+    Args:
+        cos: as in :func:`margin`.
+        m: as in :func:`margin`.
+        shift: as in :func:`margin`.
+        kind: as in :func:`margin`.
+        k: as in :func:`margin`.
+
+    Returns:
+        The derivative, shaped like cos.
+
+    >>> margin_derivative(torch.tensor([1.0, 0.5]), m=2).round()  # 4 cos(theta)
+    tensor([4., 2.])
+    """
+    return Margin(m, shift).derivative(cos, kind, k)
+
+
+def make_margin(psi: Psi | str | Mapping[str, Any]) -> Psi:
+    """A margin from what a config says of it.
+
+    Args:
+        psi: a registered name; a mapping with the key "name" (default: "margin") and the settings
+            of that margin; or a margin, which is returned as it is.
+
+    Returns:
+        A `Margin`, another callable psi of cos(theta), or None.
+
+    Raises:
+        ValueError: if the name is unknown, with the nearest one.
+
+    >>> make_margin({"m": 4})
+    Margin(m=4, shift=0.0, subtract=0.0)
+    """
+    if isinstance(psi, str):
+        psi = {"name": psi}
+    if not isinstance(psi, Mapping):
+        return psi
+    settings = dict(psi)
+    target = entry("margin", settings.pop("name", "margin")).target
+    made: Psi
+    if isinstance(target, type):
+        made = target(**settings)
+    else:
+        made = functools.partial(target, **settings) if settings else target
+    return made
+
+
+def psi_value(
+    psi: Psi, cos: Tensor, kind: Angular = "cosine", k: float | Tensor | None = None
+) -> Tensor:
+    """psi(theta) of any margin: a `Margin` on top of g, a callable of cos alone, None for g.
+
+    Args:
+        psi: the margin.
+        cos: any shape, values in [-1, 1].
+        kind: the angular activation g.
+        k: curvature of g.
+
+    Returns:
+        psi, shaped like cos.
+    """
+    if psi is None:
+        return angular(cos, kind, k)
+    return psi(cos, kind, k) if isinstance(psi, Margin) else psi(cos)
+
+
+def psi_slope(
+    psi: Psi, cos: Tensor, kind: Angular = "cosine", k: float | Tensor | None = None
+) -> Tensor:
+    """d psi / d cos(theta) of any margin: its method `derivative` if it has one, else by autograd.
+
+    Args:
+        psi: the margin.
+        cos: any shape, values in [-1, 1].
+        kind: the angular activation g.
+        k: curvature of g.
+
+    Returns:
+        The derivative, shaped like cos.
+    """
+    if psi is None:
+        return angular_derivative(cos, kind, k)
+    if isinstance(psi, Margin):
+        return psi.derivative(cos, kind, k)
+    own: Callable[[Tensor], Tensor] | None = getattr(psi, "derivative", None)
+    if own is not None:
+        return own(cos)
+    derivative: Tensor = torch.func.vjp(psi, cos)[1](torch.ones_like(cos))[0]
+    return derivative
+
+
 def is_trivial(psi: Psi) -> bool:
-    """Whether psi is known to leave the target's score as it is."""
+    """Whether psi is known to leave the target's score as it is.
+
+    Args:
+        psi: the margin.
+    """
     return psi is None or (isinstance(psi, Margin) and psi.trivial)
 
 
 def anneal(psi: Tensor, plain: Tensor, lam: float | Tensor) -> Tensor:
     """(lambda g(theta) + psi(theta)) / (1 + lambda), sections 2.2.7 and A.7.
 
-    lambda large is the loss without margin, lambda = 0 the margin alone.
+    Args:
+        psi: scores with the margin, any shape.
+        plain: scores without it, the same shape.
+        lam: lambda >= 0. A large lambda is the loss without margin, 0 the margin alone.
+
+    Returns:
+        The mixed scores.
 
     >>> anneal(torch.tensor(-1.0), torch.tensor(0.5), 5.0)
     tensor(0.2500)
     """
     return (lam * plain + psi) / (1 + lam)
-
-
-def _fold(theta: Tensor, m: float, shift: float) -> tuple[Tensor, Tensor]:
-    """m theta + shift brought into [0, pi], and how many half turns that took."""
-    phi = m * theta + shift
-    most = math.ceil(m + shift / math.pi) - 1  # theta = pi belongs to the last branch
-    turns = torch.floor(phi.detach() / math.pi).clamp(0, most)
-    return phi - turns * math.pi, turns
-
-
-def _by_angle(phi: Tensor, kind: Angular, k: float | Tensor | None) -> Tensor:
-    # g from the angle itself: through cos(phi) the activations that need arccos would lose half
-    # their digits at every fold.
-    if callable(kind):
-        return kind(phi.cos())
-    check_kind(kind, k)
-    if kind == "linear":
-        return 1 - 2 / math.pi * phi
-    if kind == "sigmoid":
-        half_over_k, end = sigmoid_constants(k, phi)
-        return torch.tanh((math.pi / 2 - phi) * half_over_k) / end
-    return angular(phi.cos(), kind)
-
-
-def _slope_by_angle(phi: Tensor, kind: AngularKind, k: float | Tensor | None) -> Tensor:
-    check_kind(kind, k)
-    if kind == "linear":
-        return torch.full_like(phi, -2 / math.pi)
-    if kind == "sigmoid":
-        half_over_k, end = sigmoid_constants(k, phi)
-        tanh = torch.tanh((math.pi / 2 - phi) * half_over_k)
-        return (tanh * tanh - 1) * (half_over_k / end)
-    cos = phi.cos()
-    return -phi.sin() * angular_derivative(cos, cast(AngularKind, kind))
 
 
 def _check(m: float, shift: float, subtract: float) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch  # noqa: F401 - for the examples
 from torch import Tensor
 
-from ._kernels.spreading.blocks import as_sets, full_precision
+from ._kernels.energy.pair_energy import full_precision
 from ._kernels.spreading.nearest import nearest_distances, tie_tolerance
+from ._kernels.spreading.row_blocks import as_sets
 
 __all__ = ["koleo", "separation"]
 

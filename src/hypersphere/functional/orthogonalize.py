@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ._kernels.orthogonal.cayley import Cayley
 from ._kernels.orthogonal.opaque import series
-from ._kernels.orthogonal.rotations import Cayley, skew
+from ._kernels.orthogonal.rotations import skew
 from ._kernels.orthogonal.spectra import spectrum
 from ._kernels.orthogonal.triangular import triangular
 
@@ -36,7 +37,9 @@ def orthogonalize(U: Tensor, method: str = "gram_schmidt") -> Tensor:
     - ``exponential`` (7.3.4): R = exp(W) with the same W; det R = 1.
 
     Gradients are finite also where a column is e_1, where singular values are equal and, for the
-    Cayley transform, next to -I. Computed in float32 or wider, with autocast off.
+    Cayley transform, next to -I. Computed in float32 or wider, with autocast off. R is orthogonal
+    for every finite U: where W is so large that it leaves the digits of float64, beyond entries of
+    1e8, ``cayley`` and ``exponential`` take it scaled back to that.
 
     Args:
         U: (..., d, d); leading dimensions are a batch of blocks.
@@ -68,7 +71,8 @@ def apply_orthogonal(U: Tensor, V: Tensor, method: str = "gram_schmidt") -> Tens
 
     Args:
         U: (..., d, d).
-        V: (..., d, n), one vector a column; the same leading dimensions as U.
+        V: (..., d, n), one vector per column; the same leading dimensions as U.
+        method: as in :func:`orthogonalize`.
 
     Returns:
         (..., d, n), in the type of V.
@@ -82,7 +86,7 @@ def apply_orthogonal(U: Tensor, V: Tensor, method: str = "gram_schmidt") -> Tens
     if V.dim() < 2 or V.shape[:-1] != U.shape[:-1]:
         raise ValueError(
             f"apply_orthogonal expects V of shape {(*U.shape[:-1], 'n')} beside U of shape "
-            f"{tuple(U.shape)}; got {tuple(V.shape)}: one vector of length d a column"
+            f"{tuple(U.shape)}; got {tuple(V.shape)}: one vector of length d per column"
         )
     work = torch.promote_types(torch.promote_types(U.dtype, V.dtype), torch.float32)
     U, columns, batch = U.to(work), V.to(work), U.shape[:-2].numel()
@@ -102,10 +106,20 @@ def random_rotation(
     dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
 ) -> Tensor:
-    """Rotations drawn uniformly (Haar measure on SO(d)), of shape (*batch, d, d).
+    """Rotations drawn uniformly (Haar measure on SO(d)).
 
     Q of a Gaussian matrix with the sign of T fixed is uniform on O(d); where its determinant is
     -1, exchanging the sign of one column makes it uniform on SO(d).
+
+    Args:
+        d: size of the rotations.
+        batch: leading dimensions of the result.
+        generator: source of randomness, on the CPU.
+        dtype: of the result. Default: torch's default type.
+        device: of the result. Default: torch's default device.
+
+    Returns:
+        (*batch, d, d).
 
     >>> R = random_rotation(5, dtype=torch.float64)
     >>> bool(torch.linalg.det(R) > 0.999)
@@ -119,6 +133,12 @@ def random_rotation(
 
 def spectral_norm(W: Tensor) -> float:
     """|W|_2 of skew matrices (..., d, d), the largest of a batch, to some percent.
+
+    Args:
+        W: (..., d, d), skew.
+
+    Returns:
+        The norm.
 
     >>> W = torch.tensor([[0.0, 2.0], [-2.0, 0.0]])
     >>> 2.0 <= spectral_norm(W) < 2.5
@@ -134,7 +154,8 @@ def _act(U: Tensor, V: Tensor, method: str) -> Tensor:
     if n > d:
         return _act(U, torch.eye(d, dtype=U.dtype, device=U.device).expand_as(U), method) @ V
     if method == "cayley":
-        return Cayley.apply(U, V)
+        rotated: Tensor = Cayley.apply(U, V)
+        return rotated
     if method in ("loewdin", "exponential"):
         return series(U, V, method)
     return triangular(U, V, reflections=method == "householder")

@@ -11,6 +11,8 @@ import math
 import torch
 from torch import Tensor
 
+from ..registry import unknown_name
+
 __all__ = [
     "adversarial_step",
     "bilateral_low_rank",
@@ -25,7 +27,17 @@ __all__ = [
 def gaussian_projection(
     in_dim: int, dim: int, count: int = 1, generator: torch.Generator | None = None
 ) -> Tensor:
-    """`count` matrices (dim, in_dim) with independent N(0, 1) entries, Eq. 6.4: float32."""
+    """Random projections with independent N(0, 1) entries, Eq. 6.4.
+
+    Args:
+        in_dim: d, dimension of the neurons.
+        dim: k, dimension of their images.
+        count: number of projections.
+        generator: source of randomness, on the CPU.
+
+    Returns:
+        (count, dim, in_dim), float32.
+    """
     _check_sizes(in_dim, dim, count)
     return torch.randn(count, dim, in_dim, generator=generator)
 
@@ -38,6 +50,15 @@ def hadamard_projection(
     D flips the sign of each coordinate at random, H is the Hadamard matrix of the next power of
     two, S keeps `dim` different rows of it at random. H[r, c] = (-1)^popcount(r & c). For the few
     rows that CoMHE keeps, the product with the matrix is faster than the butterfly transform.
+
+    Args:
+        in_dim: d, dimension of the neurons.
+        dim: k, dimension of their images.
+        count: number of projections.
+        generator: source of randomness, on the CPU.
+
+    Returns:
+        (count, dim, in_dim), float32.
 
     >>> p = hadamard_projection(8, 8)[0]
     >>> torch.equal(p @ p.T, 8 * torch.eye(8))
@@ -67,7 +88,16 @@ def count_sketch_projection(
 ) -> Tensor:
     """Count sketch (6.5): each coordinate is added, with a random sign, to one random row.
 
-    >>> (count_sketch_projection(50, 8)[0] != 0).sum(0).unique()  # one entry a column
+    Args:
+        in_dim: d, dimension of the neurons.
+        dim: k, dimension of their images.
+        count: number of projections.
+        generator: source of randomness, on the CPU.
+
+    Returns:
+        (count, dim, in_dim), float32.
+
+    >>> (count_sketch_projection(50, 8)[0] != 0).sum(0).unique()  # one entry per column
     tensor([1])
     """
     _check_sizes(in_dim, dim, count)
@@ -86,16 +116,34 @@ SKETCHES = {
 def sketch(
     kind: str, in_dim: int, dim: int, count: int = 1, generator: torch.Generator | None = None
 ) -> Tensor:
-    """A random projection by name: "gaussian", "hadamard" or "count"; (count, dim, in_dim)."""
+    """Random projections by name.
+
+    Args:
+        kind: "gaussian", "hadamard" or "count".
+        in_dim: d, dimension of the neurons.
+        dim: k, dimension of their images.
+        count: number of projections.
+        generator: source of randomness, on the CPU.
+
+    Returns:
+        (count, dim, in_dim), float32.
+    """
     if kind not in SKETCHES:
-        raise ValueError(f"sketch must be one of {sorted(SKETCHES)}, got {kind!r}")
+        raise unknown_name("sketch", kind, SKETCHES)
     return SKETCHES[kind](in_dim, dim, count, generator)
 
 
 def project(neurons: Tensor, projection: Tensor) -> Tensor:
-    """Images of B sets of neurons under C projections: (B, N, d), (C, k, d) -> (B * C, N, k).
+    """Images of B sets of neurons under C projections.
 
     One matrix product for all of them; lengths are left as they come, the energy ignores them.
+
+    Args:
+        neurons: (B, N, d), one neuron per row.
+        projection: (C, k, d).
+
+    Returns:
+        (B * C, N, k), the C images of a set one after the other.
     """
     if neurons.ndim != 3 or projection.ndim != 3 or neurons.shape[-1] != projection.shape[-1]:
         raise ValueError(
@@ -110,10 +158,21 @@ def project(neurons: Tensor, projection: Tensor) -> Tensor:
 
 
 def adversarial_step(gradient: Tensor, projection: Tensor, lr: float = 0.01) -> Tensor:
-    """Ascent step of the min-max problem 6.8 on P: lr is the step's length relative to |P|."""
-    size = gradient.flatten(1).norm(dim=1).clamp_min(torch.finfo(gradient.dtype).tiny)
-    length = lr * projection.flatten(1).norm(dim=1)
-    return projection + (length / size)[:, None, None] * gradient
+    r"""Ascent step of the min-max problem 6.8 on P.
+
+    Args:
+        gradient: (C, k, d), of the energy with respect to P.
+        projection: (C, k, d), the projections P.
+        lr: length of the step relative to \|P\|.
+
+    Returns:
+        The new projections, (C, k, d).
+    """
+    size = torch.linalg.vector_norm(gradient, dim=(1, 2))
+    size = size.clamp_min(torch.finfo(gradient.dtype).tiny)
+    length = lr * torch.linalg.vector_norm(projection, dim=(1, 2))
+    step: Tensor = (length / size)[:, None, None] * gradient
+    return projection + step
 
 
 # --- bilateral projection (E.6) ------------------------------------------------------------
@@ -122,9 +181,16 @@ def adversarial_step(gradient: Tensor, projection: Tensor, lr: float = 0.01) -> 
 def bilateral_low_rank(y1: Tensor, y2: Tensor, p1: Tensor) -> Tensor:
     r"""Neurons from their two sketches, :math:`\tilde W = Y_2 (P_1 Y_2)^{-1} Y_1` (Eq. E.23).
 
-    In the text's layout the neurons are columns: y1 (r, n) = P_1 W, y2 (m, r) = W P_2,
-    p1 (r, m); the result is (m, n), of rank r, and P_1 of it is y1 again. Exact if W has rank r.
-    16-bit factors are computed in float32, under autocast too.
+    The neurons are the columns of W (m, n), as in E.6. P_1 of the result is y1 again. Exact if
+    W has rank r. 16-bit factors are computed in float32, under autocast too.
+
+    Args:
+        y1: (r, n), P_1 W.
+        y2: (m, r), W P_2.
+        p1: (r, m).
+
+    Returns:
+        (m, n), of rank r, in the type of y1.
     """
     if p1.shape[-2] != y2.shape[-1]:
         raise ValueError(f"P_1 Y_2 must be square, got P_1 {tuple(p1.shape)} and "
@@ -132,7 +198,8 @@ def bilateral_low_rank(y1: Tensor, y2: Tensor, p1: Tensor) -> Tensor:
     with torch.autocast(y1.device.type, enabled=False):
         wide = torch.promote_types(y1.dtype, torch.float32)
         a, b, p = (x.to(y1.device, wide) for x in (y1, y2, p1))
-        return (b @ torch.linalg.solve(p @ b, a)).to(y1.dtype)
+        inner: Tensor = torch.linalg.solve(p @ b, a)
+        return (b @ inner).to(y1.dtype)
 
 
 def _check_sizes(in_dim: int, dim: int, count: int) -> None:

@@ -13,12 +13,15 @@ __all__ = ["UniformityTest", "uniformity_test"]
 
 
 class UniformityTest(NamedTuple):
-    """p-values: small means that uniform points would rarely look like this."""
+    """p-values: small means that uniform points would rarely look like this.
+
+    Args:
+        rayleigh: sensitive to directions that crowd around one side.
+        bingham: sensitive to directions that crowd around an axis or a plane, even if balanced.
+    """
 
     rayleigh: float
-    """Sensitive to directions that crowd around one side."""
     bingham: float
-    """Sensitive to directions that crowd around an axis or a plane, even if balanced."""
 
 
 def uniformity_test(points: Tensor) -> UniformityTest:
@@ -28,6 +31,12 @@ def uniformity_test(points: Tensor) -> UniformityTest:
     n d |m|^2 chi-squared with d degrees of freedom, and n d(d+2)/2 (tr S^2 - 1/d) chi-squared with
     (d-1)(d+2)/2, as n grows. Random neurons pass (F.9); neurons spread by minimum energy are *too*
     even and come out near 1.
+
+    Args:
+        points: (n, d), one direction per row, n >= 2, d >= 2.
+
+    Returns:
+        The two p-values.
 
     >>> generator = torch.Generator().manual_seed(0)
     >>> cap = torch.randn(500, 3, generator=generator) + torch.tensor([0.0, 0.0, 1.0])

@@ -14,7 +14,7 @@ from .diagnosis import Diagnosis, diagnose
 from .hinge import HingeHead
 from .margin import MarginHead
 from .metric_learning import MetricLoss
-from .presets import (
+from .objectives import (
     AMSoftmaxHead,
     ArcFaceHead,
     ASoftmaxHead,

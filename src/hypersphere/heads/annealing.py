@@ -22,7 +22,14 @@ class LambdaAnnealing(nn.Module):
 
     It is part of the head's state dict, numbers and t both, so a resumed run goes on where it was
     (in the released layers t started over). What is loaded replaces what was set, also nothing; a
-    checkpoint without a schedule leaves it as it is.
+    checkpoint without a schedule leaves it as it is. Called, it returns lambda as a scalar tensor.
+
+    Args:
+        base: lambda at t = 0, >= 0.
+        gamma: how fast it falls, >= 0.
+        power: exponent of the fall, >= 0.
+        minimum: where it stops, >= 0.
+        iteration: t to begin with.
 
     >>> annealing = LambdaAnnealing(base=1000.0, gamma=0.12, power=1.0, minimum=5.0)
     >>> annealing.value
@@ -58,17 +65,33 @@ class LambdaAnnealing(nn.Module):
 
     @classmethod
     def sphereface(cls) -> LambdaAnnealing:
-        """A-Softmax on faces: the released SphereFace layer, 1000 (1 + 0.12 t)^-1, at least 5."""
+        """A-Softmax on faces: the released SphereFace layer, 1000 (1 + 0.12 t)^-1, at least 5.
+
+        Returns:
+            The schedule.
+        """
         return cls(base=1000.0, gamma=0.12, power=1.0, minimum=5.0)
 
     @classmethod
     def lsoftmax_mnist(cls) -> LambdaAnnealing:
-        """L-Softmax on MNIST: the released layer's example, 1000 (1 + 2.5e-5 t)^-35, down to 0."""
+        """L-Softmax on MNIST: the released layer's example, 1000 (1 + 2.5e-5 t)^-35, down to 0.
+
+        Returns:
+            The schedule.
+        """
         return cls(base=1000.0, gamma=2.5e-5, power=35.0, minimum=0.0)
 
     def at(self, t: int) -> float:
-        """lambda after t steps."""
-        return max(self.minimum, self.base * (1 + self.gamma * t) ** -self.power)
+        """lambda after t steps.
+
+        Args:
+            t: number of updates.
+
+        Returns:
+            lambda.
+        """
+        falling: float = self.base * (1 + self.gamma * t) ** -self.power
+        return max(self.minimum, falling)
 
     @property
     def value(self) -> float:
@@ -81,11 +104,14 @@ class LambdaAnnealing(nn.Module):
         return (self.base * (1 + self.gamma * t) ** -self.power).clamp_min(self.minimum)
 
     def step(self) -> None:
-        """One update has been made."""
+        """Count one update."""
         self.iteration += 1
 
     def steps_to_minimum(self) -> int | None:
-        """After how many steps lambda reaches its minimum; None if it never does.
+        """After how many steps lambda reaches its minimum.
+
+        Returns:
+            The number of steps; None if it never does.
 
         >>> LambdaAnnealing.sphereface().steps_to_minimum()
         1659
@@ -98,7 +124,15 @@ class LambdaAnnealing(nn.Module):
         return int(-(-t // 1))
 
     def plot(self, steps: int = 30_000, ax: Any = None) -> Any:
-        """lambda over `steps` updates, on a logarithmic axis; returns the matplotlib axes."""
+        """lambda over the updates, on a logarithmic axis.
+
+        Args:
+            steps: updates to show.
+            ax: matplotlib axes to draw on. Default: new ones.
+
+        Returns:
+            The matplotlib axes.
+        """
         if ax is None:
             _, ax = require("matplotlib.pyplot", extra="report").subplots(figsize=(5, 3))
         times = sorted({round(steps * i / 500) for i in range(501)})

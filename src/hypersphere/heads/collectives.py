@@ -15,6 +15,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 __all__ = [
+    "agree",
+    "concatenate",
     "gather_batch",
     "gather_rows",
     "logsumexp_over",
@@ -25,6 +27,18 @@ __all__ = [
 ]
 
 Group = Any  # torch.distributed.ProcessGroup, or None for all processes
+
+
+def agree(error: Exception | None, group: Group, device: torch.device) -> None:
+    """Raise on every process if one of them has an `error`: nobody is left waiting."""
+    failed = torch.tensor([error is not None], dtype=torch.int64, device=device)
+    flags = [torch.empty_like(failed) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(flags, failed, group=group)
+    if error is not None:
+        raise error
+    if any(bool(flag) for flag in flags):
+        first = [bool(flag) for flag in flags].index(True)
+        raise ValueError(f"process {first} could not go on (see its own error), so none does")
 
 
 def row_counts(
@@ -130,31 +144,36 @@ class _Share(torch.autograd.Function):
         return total, None
 
 
+def _apply(function: Any, *arguments: Any) -> Tensor:
+    made: Tensor = function.apply(*arguments)  # torch leaves `apply` untyped
+    return made
+
+
 def gather_batch(x: Tensor, counts: list[int], factor: float, group: Group) -> Tensor:
     """The features of all processes (sum of counts, d); own gradient summed, times `factor`."""
-    return _Gather.apply(x, counts, factor, group)
+    return _apply(_Gather, x, counts, factor, group)
 
 
 def gather_rows(x: Tensor, counts: list[int], factor: float, group: Group) -> Tensor:
     """The class rows of all processes (C, ...); own gradient summed, times `factor`."""
-    return _Gather.apply(x, counts, factor, group)
+    return _apply(_Gather, x, counts, factor, group)
 
 
 def own_rows(x: Tensor, counts: list[int], factor: float, group: Group) -> Tensor:
     """This process's part of a result that all have; in return all get everybody's gradient."""
-    return _OwnRows.apply(x, counts, factor, group)
+    return _apply(_OwnRows, x, counts, factor, group)
 
 
 def sum_over(x: Tensor, group: Group) -> Tensor:
     """Sum over the processes, alike on all."""
-    return _Sum.apply(x, group)
+    return _apply(_Sum, x, group)
 
 
 def logsumexp_over(x: Tensor, group: Group) -> Tensor:
     """log sum exp over the processes, alike on all; -inf where it is on all."""
-    return _LogSumExp.apply(x, group)
+    return _apply(_LogSumExp, x, group)
 
 
 def share(x: Tensor, group: Group) -> Tensor:
     """A parameter that all have, for use in parts; its gradient is summed over the processes."""
-    return _Share.apply(x, group)
+    return _apply(_Share, x, group)

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from .._optional import require
 from ..functional.angular import Angular, angular
-from ..functional.margins import Margin, Psi
+from ..functional.margins import Margin as Margin
+from ..functional.margins import Psi, psi_value
 
 __all__ = ["MarginCheck", "check_margin", "plot_margins"]
 
@@ -21,8 +22,15 @@ __all__ = ["MarginCheck", "check_margin", "plot_margins"]
 class MarginCheck:
     """What `check_margin` found; true if the rule holds, and `str` says it in words.
 
-    excess: largest psi - g, at the angle excess_at. rise: largest upward step, ending at rise_at.
-    jump: largest downward step in excess of a steep slope, ending at jump_at. Angles in radians.
+    Args:
+        finite: whether psi is finite on all of [0, pi].
+        excess: largest psi - g.
+        excess_at: the angle of it, in radians.
+        rise: largest upward step.
+        rise_at: the angle at which it ends, in radians.
+        jump: largest downward step in excess of a steep slope.
+        jump_at: the angle at which it ends, in radians.
+        tolerance: what counts as zero.
     """
 
     finite: bool
@@ -41,10 +49,12 @@ class MarginCheck:
 
     @property
     def decreasing(self) -> bool:
+        """psi never rises on [0, pi]."""
         return self.finite and self.rise <= self.tolerance
 
     @property
     def continuous(self) -> bool:
+        """psi has no jump on [0, pi]."""
         return self.finite and self.jump <= self.tolerance
 
     def __bool__(self) -> bool:
@@ -80,20 +90,27 @@ def check_margin(
     points: int = 20_001,
     tolerance: float = 1e-9,
 ) -> MarginCheck:
-    """Check psi, a `Margin` or any callable of cos(theta), on a fine grid of [0, pi].
+    """Check on a fine grid of [0, pi] that psi <= g everywhere and psi never rises.
 
-    kind, k: the activation g that the other classes have. The result is true if psi <= g
-    everywhere and psi never rises; printed, it says where it fails and what to do.
+    Args:
+        psi: a `Margin` or any callable of cos(theta).
+        kind: the activation g that the other classes have.
+        k: curvature of the sigmoid activation.
+        points: points of the grid.
+        tolerance: what counts as zero.
+
+    Returns:
+        True if the rule holds; printed, it says where it fails and what to do.
 
     >>> bool(check_margin(Margin(m=3)))
     True
     >>> print(check_margin(lambda cos: torch.cos(cos.acos() + 0.5)))  # not continued beyond pi - m
     psi is 0.122 above g at theta = 3.142: features there are classified more easily ...
     """
-    theta, values, plain = _curves(psi, kind, k, points)
+    theta, values, plain = _psi_curves(psi, kind, k, points)
     excess = values - plain
     steps = values.diff()
-    # A jump is a step that does not shrink with the grid: far above its neighbours on both sides.
+    # A jump is a step that does not shrink with the grid: far above its neighbors on both sides.
     size = steps.abs()
     around = torch.maximum(size.roll(1), size.roll(-1))
     around[0], around[-1] = size[1], size[-2]
@@ -117,12 +134,22 @@ def plot_margins(
     k: float | None = None,
     ax: Any = None,
 ) -> Any:
-    """psi over theta, beside g; several by name. Returns the matplotlib axes."""
+    """psi over theta, beside g.
+
+    Args:
+        margins: a psi, or several by name.
+        kind: the activation g that the other classes have.
+        k: curvature of the sigmoid activation.
+        ax: matplotlib axes to draw on. Default: new ones.
+
+    Returns:
+        The matplotlib axes.
+    """
     if ax is None:
         _, ax = require("matplotlib.pyplot", extra="report").subplots(figsize=(5, 3.5))
     named = margins if isinstance(margins, Mapping) else {"psi": margins}
     for name, psi in named.items():
-        theta, values, plain = _curves(psi, kind, k, 1001)
+        theta, values, plain = _psi_curves(psi, kind, k, 1001)
         ax.plot(theta.rad2deg(), values, label=name)
     ax.plot(theta.rad2deg(), plain, color="black", linestyle="--", label="no margin")
     ax.set(xlabel="theta in degrees", ylabel="psi", xlim=(0, 180), xticks=range(0, 181, 30))
@@ -130,14 +157,14 @@ def plot_margins(
     return ax
 
 
-def _curves(psi: Psi, kind: Angular, k: float | None, points: int) -> tuple[Tensor, Tensor, Tensor]:
+def _psi_curves(
+    psi: Psi, kind: Angular, k: float | None, points: int
+) -> tuple[Tensor, Tensor, Tensor]:
     theta = torch.linspace(0, math.pi, points, dtype=torch.float64)
     cos = theta.cos()
     with torch.no_grad():
         plain = angular(cos, kind, k)
-        if psi is None:
-            return theta, plain, plain
-        values = psi(cos, kind, k) if isinstance(psi, Margin) else psi(cos)
+        values = psi_value(psi, cos, kind, k)
     if values.shape != cos.shape:
         raise ValueError(
             f"psi maps cos(theta) to one number each: expected shape {tuple(cos.shape)}, "

@@ -11,6 +11,7 @@ from torch import Tensor
 from ..functional.angles import cosine, row_norm
 from ..functional.cross_entropy import margin_cross_entropy, margin_logits
 from ..functional.labels import check_labels, check_shapes
+from ..functional.margins import is_trivial
 from .margin import MarginHead
 from .theory import minimum_loss, minimum_scale
 
@@ -19,11 +20,17 @@ __all__ = ["Diagnosis", "diagnose"]
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What `diagnose` measured on a batch, and `advice`: what to change, in words.
+    """What `diagnose` measured on a batch, and what to change, in words.
 
-    loss: with margin and annealing as the head has them; plain_loss: without margin; log_classes:
-    log C, the loss of guessing; accuracy: without margin; target_angle: mean angle to the own class
-    in degrees; scale: mean scale of the scores; lam: the lambda of annealing.
+    Args:
+        loss: with margin and annealing as the head has them.
+        plain_loss: without margin.
+        log_classes: log C, the loss of guessing.
+        accuracy: without margin, in 0..1.
+        target_angle: mean angle to the own class, in degrees.
+        scale: mean scale of the scores.
+        lam: the lambda of annealing; None without it.
+        advice: what to change; empty if nothing is conspicuous.
     """
 
     loss: float
@@ -37,6 +44,7 @@ class Diagnosis:
 
     @property
     def healthy(self) -> bool:
+        """Whether nothing is conspicuous."""
         return not self.advice
 
     def __str__(self) -> str:
@@ -61,9 +69,17 @@ def diagnose(
 ) -> Diagnosis:
     """Look at one batch: is the loss stuck at log C, and is the margin too hard?
 
-    features: (B, d), labels: (B,), from the training set. Call it after some hundred updates, not
-    on a fresh head, whose loss is log C by nature. stuck: how near to log C, relative, counts.
-    Samples with the label `ignore_index` are left out.
+    Call it after some hundred updates, not on a fresh head, whose loss is log C by nature.
+
+    Args:
+        head: the head, not sharded.
+        features: (B, d), from the training set.
+        labels: (B,) integers.
+        stuck: how near to log C, relative, counts as stuck.
+        ignore_index: samples with this label are left out.
+
+    Returns:
+        The measurements and the advice; printed, it reads as text.
 
     >>> torch.manual_seed(0)
     <torch._C.Generator object at ...>
@@ -81,7 +97,7 @@ def diagnose(
     if not bool(keep.any()):
         raise ValueError(f"diagnose needs samples with a label; all are {ignore_index} (ignored)")
     x, labels = features.detach()[keep].float(), labels[keep]
-    options = {**head.score_options(), "scale": head.scale}
+    options = head.score_options()
     scores = margin_logits(x, head.weight, **options)
     plain = margin_cross_entropy(x, head.weight, labels, **options)
     lam = None if head.annealing is None else head.annealing.value
@@ -97,17 +113,23 @@ def diagnose(
         scale=float(row_norm(x).mean() if scale is None else scale),
         lam=lam,
     )
-    found.advice.extend(_advice(head, found, x, stuck))
+    found.advice.extend(_advice(head, found, x, labels, stuck))
     return found
 
 
-def _advice(head: MarginHead, found: Diagnosis, x: Tensor, stuck: float) -> list[str]:
-    advice = []
+def _advice(
+    head: MarginHead, found: Diagnosis, x: Tensor, labels: Tensor, stuck: float
+) -> list[str]:
     if not math.isfinite(found.loss):
         return ["the loss is not finite: look for NaN in the features before the head"]
-    at_log_c = abs(found.plain_loss - found.log_classes) <= stuck * found.log_classes
-    if found.scale == 0:
+    if not bool(x.any()):
         return ["all features are zero: the layer before the head is dead (a last ReLU? see A.1)"]
+    if head.num_classes == 1:
+        return []  # one class is always right: log C = 0 is the best loss, not a guess
+    advice = []
+    at_log_c = abs(found.plain_loss - found.log_classes) <= stuck * found.log_classes
+    chance = 1 / head.num_classes
+    told_apart = found.accuracy > (1 + chance) / 2  # more than half way from chance to all
     if head.scale is not None and not head.keep_weight_norm:
         least = minimum_loss(head.num_classes, found.scale)
         if least > 0.1 * found.log_classes:
@@ -117,19 +139,23 @@ def _advice(head: MarginHead, found: Diagnosis, x: Tensor, stuck: float) -> list
                 f"perfect features give a loss of {least:.2f}; use scale={enough} or more, or "
                 f"learn_scale=True"
             )
+    elif at_log_c and found.scale < 1 and _escapes_margin(head, found, x, labels):
+        short = f"the features are short (mean |x| = {found.scale:.2g})"
+        why = f"{short}: with |x| as the scale, shrinking them is the way out of a hard margin"
+        advice.append(_softer(head, found, why))
     elif at_log_c and found.scale < 1:
         advice.append(
             f"the features are short (mean |x| = {found.scale:.2g}), so all scores are alike: take "
-            f"a larger initialisation or a BatchNorm before the head, or a head with a scale s"
+            f"a larger initialization or a BatchNorm before the head, or a head with a scale s"
         )
     spread = float(x.std(0).mean() / x.std().clamp_min(1e-12)) if len(x) > 1 else 1.0
     if at_log_c and spread < 0.05:
         advice.append(
             "all features are nearly the same vector: the backbone has collapsed; lower the "
-            "learning rate, warm up, and check its initialisation and normalization"
+            "learning rate, warm up, and check its initialization and normalization"
         )
     hard = found.loss > found.plain_loss + max(1.0, 0.5 * found.log_classes)
-    learned = found.accuracy > 2 / head.num_classes and not at_log_c
+    learned = found.accuracy > 2 * chance and not at_log_c
     if hard and not learned:
         advice.append(_softer(head, found, "the margin is on before anything is learned"))
     elif hard and found.loss > found.log_classes:
@@ -142,13 +168,38 @@ def _advice(head: MarginHead, found: Diagnosis, x: Tensor, stuck: float) -> list
                 f"the margin is too hard for now",
             )
         )
-    if at_log_c and not advice:
+    if at_log_c and told_apart and not advice:
+        advice.append(
+            f"the classes are told apart ({100 * found.accuracy:.0f} % accuracy), but the loss "
+            f"stays at log C = {found.log_classes:.2f}: the scores are too much alike; train "
+            f"longer, or raise the learning rate of the head"
+        )
+    elif at_log_c and not advice:
         advice.append(
             f"the loss stays at log C = {found.log_classes:.2f}: the head guesses. Check that "
             f"labels and inputs belong together and that the optimizer holds the head's "
             f"parameters; then raise the learning rate, or train without margin first"
         )
     return advice
+
+
+def _escapes_margin(head: MarginHead, found: Diagnosis, x: Tensor, labels: Tensor) -> bool:
+    """Whether features of these directions would lose by being long, because of the margin.
+
+    f_y = |x| psi(theta_y) lies below f_j = |x| g(theta_j) wherever the margin is not met, and the
+    shorter x is, the less that costs: the loss falls to log C. So compare the loss of the same
+    directions at a length that could tell C classes apart.
+    """
+    if is_trivial(head.margin):
+        return False
+    length = max(1.0, minimum_scale(head.num_classes))
+    longer = x / row_norm(x).clamp_min(torch.finfo(x.dtype).tiny).unsqueeze(1) * length
+    options = head.score_options()
+    if head.keep_weight_norm:  # the lengths of the classes shrink as well
+        options["unit"] = True
+    plain = margin_cross_entropy(longer, head.weight, labels, **options)
+    loss = margin_cross_entropy(longer, head.weight, labels, head.margin, lam=found.lam, **options)
+    return bool(loss > found.log_classes) and bool(loss > plain + 0.5 * found.log_classes)
 
 
 def _softer(head: MarginHead, found: Diagnosis, why: str) -> str:

@@ -3,39 +3,70 @@
 from __future__ import annotations
 
 import math
-from typing import Any, get_args
+import numbers
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import torch
 from torch import Tensor, nn
 
-from ..functional.angular import Angular, check_kind
+from ..functional.angular import Angular, check_angular, held_angular, is_cosine
 from ..functional.cross_entropy import Gradient, Reduction, margin_cross_entropy, margin_logits
-from ..functional.margins import Psi, is_trivial
+from ..functional.margins import Psi, is_trivial, make_margin
+from ..registry import register
 from .annealing import LambdaAnnealing
 
-__all__ = ["MarginHead"]
+if TYPE_CHECKING:
+    from .sharded import ClassShard
+
+__all__ = ["MarginHead", "plain_number", "sizes"]
+
+_Number = TypeVar("_Number")
 
 
+def plain_number(value: _Number) -> _Number | float:
+    """A number of another library (``np.float32(0.5)``) as Python's; anything else as it is."""
+    if type(value) in (int, float, bool) or not isinstance(value, numbers.Real):
+        return value
+    return int(value) if isinstance(value, numbers.Integral) else float(value)
+
+
+def sizes(in_features: int, num_classes: int) -> tuple[int, int]:
+    """Both as Python integers; raise unless they are whole numbers above 0."""
+    for name, size in (("in_features", in_features), ("num_classes", num_classes)):
+        if not isinstance(size, numbers.Integral) or size < 1:
+            raise ValueError(f"expected a whole number {name} >= 1, got {size!r}")
+    return int(in_features), int(num_classes)
+
+
+@register("head", "margin")
 class MarginHead(nn.Module):
     """Class weights W (C, d), scores f_j = s n_j g(theta_j) + b_j, and a margin psi on the target.
 
-    scale: s is |x| (None) or a number; `learn_scale` makes the number a parameter, kept positive.
-    keep_weight_norm: n_j = |w_j|, else 1.
-    angular, k, learn_k: g, as in the layers: "linear", "cosine", "sigmoid" (with its k),
-    "square_cosine", any callable of cos(theta), or one of the layers' activations, such as
-    `SigmoidAngular(k=0.3, learnable=True)`: a learned k is one for the whole head.
-    margin: a `Margin`, any callable psi of cos(theta), or None. `check_margin` knows the rule
-    that a psi has to obey.
-    bias: b_j, else none.
-    gradient: "exact", "detached" or "caffe"; see `functional.margin_cross_entropy`. With "caffe"
-    the rows of W are put back to unit length before each training step, as the released layer did.
-    sample: share of the classes that `loss` uses in training; all labels of the batch are among
-    them. chunk: classes that `loss` takes at a time (default: about 2 MB of scores).
+    `head(x)` maps features (B, d) to scores (B, C); `head(x, y)` with labels (B,) puts the margin
+    on the target, and `head.loss(x, y)` is their cross entropy without the (B, C) matrix. All are
+    computed in float32 or wider, also under autocast. `head.annealing` is None or a
+    `LambdaAnnealing`, saved with the head.
 
-    `head(x)` is (B, C) scores, `head(x, y)` the same with the margin on the target, and
-    `head.loss(x, y)` their cross entropy without the (B, C) matrix. All are computed in float32
-    or wider, also under autocast. `head.annealing` is None or a `LambdaAnnealing`, saved with the
-    head.
+    Args:
+        in_features: dimension d of the features.
+        num_classes: number of classes C.
+        margin: a `Margin`, any callable psi of cos(theta), or None. `check_margin` knows the rule
+            that a psi has to obey.
+        scale: s > 0. Default: |x|.
+        learn_scale: make s a parameter, kept positive.
+        keep_weight_norm: n_j = |w_j| in place of 1.
+        angular: the angular activation g, as in the layers: "linear", "cosine", "sigmoid" (with its
+            k), "square_cosine", any callable of cos(theta), or one of the layers' activations, such
+            as `SigmoidAngular(k=0.3, learnable=True)`: a learned k is one for the whole head.
+        k: curvature of the sigmoid activation. Default: that of `functional.angular`.
+        learn_k: learn the curvature, one for the whole head.
+        bias: whether there are biases b_j.
+        gradient: "exact", "detached" or "caffe"; see `functional.margin_cross_entropy`. With
+            "caffe" the rows of W are put back to unit length before each training step, as the
+            released layer did.
+        sample: share of the classes, in (0, 1], that `loss` uses in training; all labels of the
+            batch are among them. Default: all.
+        chunk: classes that `loss` takes at a time. Default: about 2 MB of scores.
 
     >>> from hypersphere.heads import Margin
     >>> head = MarginHead(8, 10, margin=Margin(m=4))
@@ -48,13 +79,13 @@ class MarginHead(nn.Module):
 
     weight: nn.Parameter
     annealing: LambdaAnnealing | None
-    shard: Any  # None, or the ClassShard that `heads.shard` put there
+    shard: ClassShard | None  # what `heads.shard` put there
 
     def __init__(
         self,
         in_features: int,
         num_classes: int,
-        margin: Psi = None,
+        margin: Psi | str = None,
         *,
         scale: float | None = None,
         learn_scale: bool = False,
@@ -68,13 +99,13 @@ class MarginHead(nn.Module):
         chunk: int | None = None,
     ) -> None:
         super().__init__()
-        for name, size in (("in_features", in_features), ("num_classes", num_classes)):
-            if not isinstance(size, int) or size < 1:
-                raise ValueError(f"expected a whole number {name} >= 1, got {size!r}")
+        in_features, num_classes = sizes(in_features, num_classes)
+        scale, k, sample = plain_number(scale), plain_number(k), plain_number(sample)
         if scale is not None and not scale > 0:
             raise ValueError(
                 f"scale is None for |x|, or a number > 0 (10 to 70 works); got {scale}"
             )
+        margin = make_margin(margin)
         if margin is not None and not callable(margin):
             raise TypeError(
                 f"margin is a Margin, such as Margin(m=4), Margin(shift=0.5) or "
@@ -82,17 +113,19 @@ class MarginHead(nn.Module):
             )
         if learn_scale and scale is None:
             raise ValueError("learn_scale=True needs a scale to start from, e.g. scale=30.0")
-        if isinstance(angular, str):
-            check_kind(angular, k)
-        if learn_k and angular != "sigmoid":
+        angular = held_angular(angular)
+        if learn_k and (
+            isinstance(angular, nn.Module) or check_angular(angular, k).default_k is None
+        ):
             raise ValueError(
                 f"learn_k=True learns the curvature of angular='sigmoid' (Eq. 4.13), which "
                 f"{angular!r} is not; a module of the layers learns its own (learnable=True)"
             )
         if gradient not in get_args(Gradient):
             raise ValueError(f"gradient must be one of {get_args(Gradient)}, got {gradient!r}")
-        kind = getattr(angular, "kind", angular)
-        if gradient == "caffe" and (keep_weight_norm or scale is not None or kind != "cosine"):
+        kind: Angular = getattr(angular, "kind", angular)
+        check_angular(kind, k)
+        if gradient == "caffe" and (keep_weight_norm or scale is not None or not is_cosine(kind)):
             raise ValueError(
                 "gradient='caffe' is the released A-Softmax layer: unit weights, scale=None (|x|) "
                 "and the cosine; use 'exact' or 'detached' here"
@@ -108,8 +141,8 @@ class MarginHead(nn.Module):
         self.log_scale = (
             nn.Parameter(torch.tensor(math.log(scale))) if scale and learn_scale else None
         )
-        start = 0.5 if k is None else k
-        self.log_k = nn.Parameter(torch.tensor(math.log(start))) if learn_k else None
+        start = check_angular(kind).default_k if k is None else k
+        self.log_k = nn.Parameter(torch.tensor(math.log(start))) if learn_k and start else None
         self.annealing = None
         self.shard = None
         self.reset_parameters()
@@ -148,7 +181,13 @@ class MarginHead(nn.Module):
     ) -> Tensor:
         """(B, C) scores: without labels for inference, with labels (B,) to train on.
 
-        Samples with the label `ignore_index` get no margin.
+        Args:
+            features: (B, d).
+            labels: (B,) integers. Default: no margin.
+            ignore_index: samples with this label get no margin.
+
+        Returns:
+            Scores (B, C), float32 or wider.
         """
         if labels is not None:
             self._project()
@@ -177,7 +216,17 @@ class MarginHead(nn.Module):
     ) -> Tensor:
         """The cross entropy of `head(features, labels, ignore_index)`, without that matrix.
 
-        labels: (B,) integers, or (B, C) probabilities for a head without margin.
+        Args:
+            features: (B, d).
+            labels: (B,) integers, or (B, C) probabilities for a head without margin.
+            reduction: "mean", "sum" or "none".
+            label_smoothing: share of the target's probability, in [0, 1], that is spread over all
+                classes.
+            class_weight: weight of each class, (C,). Default: 1.
+            ignore_index: samples with this label do not count.
+
+        Returns:
+            A scalar, or (B,) for "none".
         """
         self._project()
         if self.shard is not None:
@@ -200,7 +249,11 @@ class MarginHead(nn.Module):
         )
 
     def score_options(self) -> dict[str, Any]:
-        """How scores are made of weights, as arguments of `functional.margin_logits`."""
+        """How scores are made of weights.
+
+        Returns:
+            Keyword arguments of `functional.margin_logits`.
+        """
         return {
             "scale": self.scale,
             "unit": not self.keep_weight_norm,
@@ -227,7 +280,7 @@ class MarginHead(nn.Module):
         parts = [f"in_features={self.in_features}, num_classes={self.num_classes}, scale={scale}"]
         parts += ["learn_scale=True"] if self.log_scale is not None else []
         parts += ["keep_weight_norm=True"] if self.keep_weight_norm else []
-        named = isinstance(self.angular, str) and self.angular != "cosine"
+        named = isinstance(self.angular, str) and not is_cosine(self.angular)
         parts += [f"angular={self.angular}"] if named else []
         parts += [f"margin={self.margin}"] if not is_trivial(self.margin) else []
         parts += ["bias=True"] if self.bias is not None else []

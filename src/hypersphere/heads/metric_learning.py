@@ -18,14 +18,18 @@ _NAMES = {"contrastive": "ContrastiveLoss", "triplet": "TripletMarginLoss"}
 class MetricLoss(nn.Module):
     """weight x a loss of pytorch-metric-learning on the features, to add to a head's loss.
 
-    name: "contrastive", "triplet", "center", or the name of any other loss class there; options go
-    to its constructor. They need `pip install hypersphere[metric]`.
-
-    "center" is `center_loss` with a center per class that learns by gradient; it takes num_classes
-    and in_features, and does without the library, which has none. `move_centers` is the authors'
-    way to move the centers, which training uses.
+    Features (B, d) and labels (B,) -> a scalar. The losses need `pip install hypersphere[metric]`,
+    except "center": that is `center_loss` with a center per class that learns by gradient; the
+    library has none. `move_centers` is the authors' way to move the centers, which training uses.
 
         loss = head.loss(x, y) + MetricLoss("triplet", weight=0.5, margin=0.2)(x, y)
+
+    Args:
+        name: "contrastive", "triplet", "center", or the name of any other loss class there.
+        weight: factor of the loss.
+        num_classes: number of classes, where the loss needs it ("center").
+        in_features: dimension of the features, where the loss needs it ("center").
+        options: passed to the constructor of the loss class.
     """
 
     def __init__(
@@ -59,5 +63,6 @@ class MetricLoss(nn.Module):
         """features (B, d), labels (B,) -> scalar."""
         x = features.float()
         if self.centers is None:
-            return self.weight * self.inner(x, labels)
+            loss: Tensor = self.inner(x, labels)
+            return self.weight * loss
         return self.weight * center_loss(x, labels, self.centers.to(x))

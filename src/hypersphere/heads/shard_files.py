@@ -1,90 +1,193 @@
-"""A sharded head as a folder: every process writes its own rows, any number of them reads back."""
+"""A sharded head as a folder: every process writes its own rows, any number of them reads back.
+
+Note [Nothing lost in between]: the files of a save have names of their own, `classes-START-STOP-
+SAVE.pt`, so they lie beside those of the save before. When all are complete, `common.pt`, which
+names them, takes the place of the old one in one step; only then are the old files removed. A
+process that is killed anywhere leaves a folder that loads: the new state or the old one.
+"""
 
 from __future__ import annotations
 
+import itertools
+import os
+import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from . import collectives
 from .annealing import LambdaAnnealing
 from .margin import MarginHead
 from .sharded import ROWWISE
 
 __all__ = ["load_shards", "save_shards"]
 
+_NAME = re.compile(r"classes-(\d+)-(\d+)(?:-(\d+))?\.pt")  # without SAVE: of earlier versions
+
 
 def save_shards(head: MarginHead, folder: str | Path, optimizer: Optimizer | None = None) -> None:
-    """Write `classes-START-STOP.pt` per process and `common.pt` into `folder`; call it on all.
+    """Write the rows of each process and one file of everything else; call it on all processes.
 
-    No process ever holds more than its rows. With `optimizer`, what it keeps for them (momentum and
-    the like) is saved too. A plain head writes one file with all classes.
+    No process ever holds more than its rows. A plain head writes one file with all classes. What
+    the folder held before stays valid until the new files are complete.
+
+    Args:
+        head: a head, sharded or not.
+        folder: where `common.pt` and `classes-*.pt` are written; made if it does not exist.
+        optimizer: save what it keeps for the rows (momentum and the like) too.
     """
     folder = Path(folder)
-    start, stop = _range(head)
-    if start == 0:
+    start, _ = _range(head)
+    with _together(head):
         folder.mkdir(parents=True, exist_ok=True)
-        for old in folder.glob("classes-*.pt"):  # of another number of processes
-            old.unlink()
-        rest = {n: p.detach() for n, p in head.named_parameters() if n not in ROWWISE}
-        annealing = None if head.annealing is None else head.annealing.state_dict()
-        torch.save({"parameters": rest, "annealing": annealing}, folder / "common.pt")
-    _wait(head)
-    rows: dict[str, Tensor] = {}
-    memory: dict[str, dict[str, Any]] = {}
-    for name, parameter in _rowwise(head).items():
-        rows[name] = parameter.detach()
-        if optimizer is not None:
-            memory[name] = dict(optimizer.state.get(parameter, {}))
-    content = {"num_classes": head.num_classes, "rows": rows, "optimizer": memory}
-    torch.save(content, folder / f"classes-{start:09d}-{stop:09d}.pt")
-    _wait(head)
+    save = _next_save(head, folder)
+    bounds = _bounds(head)
+    names = [f"classes-{a:09d}-{b:09d}-{save}.pt" for a, b in itertools.pairwise(bounds)]
+    with _together(head):
+        rows: dict[str, Tensor] = {}
+        memory: dict[str, dict[str, Any]] = {}
+        for name, parameter in _rowwise(head).items():
+            rows[name] = parameter.detach()
+            if optimizer is not None:
+                memory[name] = dict(optimizer.state.get(parameter, {}))
+        content = {"num_classes": head.num_classes, "rows": rows, "optimizer": memory}
+        torch.save(content, folder / names[bounds.index(start)])
+    # From here on the rows of all processes are complete; see Note [Nothing lost in between].
+    with _together(head):
+        if start == 0:
+            rest = {n: p.detach() for n, p in head.named_parameters() if n not in ROWWISE}
+            annealing = None if head.annealing is None else head.annealing.state_dict()
+            common = {"parameters": rest, "annealing": annealing, "shards": names}
+            torch.save(common, folder / "common.pt.new")
+            os.replace(folder / "common.pt.new", folder / "common.pt")
+            for old in folder.glob("classes-*.pt"):
+                if old.name not in names and _NAME.fullmatch(old.name):
+                    old.unlink()
 
 
 def load_shards(head: MarginHead, folder: str | Path, optimizer: Optimizer | None = None) -> None:
     """Read what `save_shards` wrote, with the same or another number of processes, or with none.
 
-    Each process maps the files and copies only its own rows.
+    Each process maps the files and copies only its own rows. Everything is checked before the head
+    or the optimizer changes. Call it on all processes.
+
+    Args:
+        head: a head of the same size, sharded or not.
+        folder: the folder that `save_shards` wrote.
+        optimizer: restore what was saved of it for the rows.
+
+    Raises:
+        FileNotFoundError: if the folder holds no sharded head, or lacks one of its files.
+        ValueError: if its files overlap, leave out classes, or belong to another head.
     """
     folder = Path(folder)
-    files = sorted(folder.glob("classes-*.pt"))
-    if not files or not (folder / "common.pt").exists():
-        raise FileNotFoundError(f"{folder} holds no sharded head: expected common.pt, classes-*.pt")
-    start, stop = _range(head)
-    filled = 0
-    for file in files:
-        first, last = (int(number) for number in file.stem.split("-")[1:])
-        a, b = max(start, first), min(stop, last)
-        if a >= b:
-            continue
-        saved = torch.load(file, map_location="cpu", mmap=True, weights_only=True)
-        if saved["num_classes"] != head.num_classes:
-            raise ValueError(
-                f"{folder} is a head of {saved['num_classes']} classes, this one has "
-                f"{head.num_classes}: make it with num_classes={saved['num_classes']}"
-            )
-        here, there = slice(a - start, b - start), slice(a - first, b - first)
-        for name, parameter in _rowwise(head).items():
-            with torch.no_grad():
-                parameter[here] = saved["rows"][name][there].to(parameter)
-            for key, value in saved["optimizer"].get(name, {}).items():
-                if optimizer is not None:
-                    _restore(optimizer.state[parameter], key, value, parameter, here, there)
-        filled += b - a
-    if filled != stop - start:
-        raise ValueError(f"{folder} lacks classes: found {filled} of {start}..{stop - 1}")
-    common = torch.load(folder / "common.pt", map_location="cpu", weights_only=True)
+    with _together(head):
+        common, parts = _checked(head, folder)
+    start, _ = _range(head)
     with torch.no_grad():
-        for name, parameter in head.named_parameters():
-            if name not in ROWWISE:
-                parameter.copy_(common["parameters"][name])
+        for part in parts:
+            here = slice(part.first - start, part.last - start)
+            there = slice(part.first - part.start, part.last - part.start)
+            for name, parameter in _rowwise(head).items():
+                parameter[here] = part.content["rows"][name][there].to(parameter)
+                for key, value in part.content["optimizer"].get(name, {}).items():
+                    if optimizer is not None:
+                        _restore(optimizer.state[parameter], key, value, parameter, here, there)
+        for name, parameter in _common(head).items():
+            parameter.copy_(common["parameters"][name])
     if common["annealing"] is not None:
         if head.annealing is None:
             head.annealing = LambdaAnnealing().to(head.weight.device)
         head.annealing.load_state_dict(common["annealing"])
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A file with the classes start..stop-1, of which first..last-1 are this process's."""
+
+    start: int
+    first: int
+    last: int
+    content: dict[str, Any]
+
+
+def _checked(head: MarginHead, folder: Path) -> tuple[dict[str, Any], list[_Part]]:
+    """The common file, and the files with rows of this process; refused if anything is wrong."""
+    if not (folder / "common.pt").is_file() or not any(folder.glob("classes-*.pt")):
+        raise FileNotFoundError(f"{folder} holds no sharded head: expected common.pt, classes-*.pt")
+    common = _read(folder / "common.pt", ("parameters", "annealing"))
+    names = common.get("shards")
+    if names is None:  # of earlier versions, which had no numbers of saves
+        numbered = re.compile(r"classes-\d+-\d+-\d+\.pt")
+        names = sorted(
+            p.name for p in folder.glob("classes-*.pt") if not numbered.fullmatch(p.name)
+        )
+    ranges = {}
+    for name in names:
+        found = _NAME.fullmatch(str(name))
+        if found is None:
+            raise ValueError(f"{folder / str(name)} is no file of this folder: remove it")
+        if not (folder / name).is_file():
+            raise FileNotFoundError(f"{folder} lacks {name}, which its common.pt names")
+        ranges[name] = (int(found[1]), int(found[2]))
+    order = sorted(ranges, key=ranges.__getitem__)
+    reached = 0
+    for name in order:
+        first, last = ranges[name]
+        if first != reached or last <= first:
+            what = "overlap" if first < reached else "leave out classes"
+            raise ValueError(
+                f"the files of {folder} {what}: expected one from class {reached} on, got {name}"
+            )
+        reached = last
+    start, stop = _range(head)
+    parts = []
+    for name in order:
+        first, last = ranges[name]
+        a, b = max(start, first), min(stop, last)
+        if a < b:
+            content = _read(folder / name, ("num_classes", "rows", "optimizer"))
+            _check_rows(head, folder / name, content, last - first)
+            parts.append(_Part(first, a, b, content))
+    if reached != head.num_classes:
+        raise ValueError(
+            f"{folder} is a head of {reached} classes, this one has {head.num_classes}: make it "
+            f"with num_classes={reached}"
+        )
+    own = _common(head)
+    _check_shapes(folder / "common.pt", common["parameters"], {n: p.shape for n, p in own.items()})
+    return common, parts
+
+
+def _read(path: Path, keys: tuple[str, ...]) -> dict[str, Any]:
+    try:
+        content = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+    except Exception as error:  # a damaged file can fail anywhere in torch.load
+        raise ValueError(f"{path} is damaged: {type(error).__name__}") from error
+    if not isinstance(content, dict) or not set(keys) <= set(content):
+        raise ValueError(f"{path} was not written by save_shards: expected {', '.join(keys)}")
+    return content
+
+
+def _check_rows(head: MarginHead, path: Path, content: dict[str, Any], count: int) -> None:
+    if content["num_classes"] != head.num_classes:
+        raise ValueError(
+            f"{path} is of a head of {content['num_classes']} classes, this one has "
+            f"{head.num_classes}: make it with num_classes={content['num_classes']}"
+        )
+    expected = {name: (count, *p.shape[1:]) for name, p in _rowwise(head).items()}
+    _check_shapes(path, content["rows"], expected)
+
+
+def _check_shapes(path: Path, found: Any, expected: dict[str, Any]) -> None:
+    shapes = {name: tuple(getattr(value, "shape", ())) for name, value in dict(found).items()}
+    wanted = {name: tuple(shape) for name, shape in expected.items()}
+    if shapes != wanted:
+        raise ValueError(f"{path} is of another head: it holds {shapes}, this head has {wanted}")
 
 
 def _restore(
@@ -98,14 +201,42 @@ def _restore(
         state[key] = value
 
 
-def _rowwise(head: MarginHead) -> dict[str, torch.nn.Parameter]:
+def _rowwise(head: MarginHead) -> dict[str, nn.Parameter]:
     return {name: p for name in ROWWISE if (p := getattr(head, name)) is not None}
+
+
+def _common(head: MarginHead) -> dict[str, nn.Parameter]:
+    return {name: p for name, p in head.named_parameters() if name not in ROWWISE}
 
 
 def _range(head: MarginHead) -> tuple[int, int]:
     return (0, head.num_classes) if head.shard is None else (head.shard.start, head.shard.stop)
 
 
-def _wait(head: MarginHead) -> None:
-    if head.shard is not None:
-        dist.barrier(group=head.shard.group)
+def _bounds(head: MarginHead) -> list[int]:
+    counts = [head.num_classes] if head.shard is None else head.shard.counts
+    return [0, *itertools.accumulate(counts)]
+
+
+def _next_save(head: MarginHead, folder: Path) -> int:
+    """A number that no file in the folder has; that of the first process counts."""
+    found = (_NAME.fullmatch(path.name) for path in folder.glob("classes-*.pt"))
+    save = 1 + max((int(name[3] or 0) for name in found if name), default=0)
+    if head.shard is None:
+        return save
+    return collectives.row_counts(save, head.shard.group, head.weight.device)[0]
+
+
+class _together:
+    """What fails on one process fails on all, at the end of the block: nobody is left waiting."""
+
+    def __init__(self, head: MarginHead) -> None:
+        self.head = head
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if self.head.shard is None or not (error is None or isinstance(error, Exception)):
+            return
+        collectives.agree(error, self.head.shard.group, self.head.weight.device)

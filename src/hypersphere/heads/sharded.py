@@ -11,10 +11,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ..functional._kernels.classes.logsumexp import class_logsumexp
 from ..functional.cross_entropy import (
     Reduction,
     assemble,
+    class_logsumexp,
     margin_logits,
     scaled_features,
     smoothing_mass,
@@ -40,16 +40,26 @@ def shard(
     After this, `head.loss` exchanges features and gives every process the loss of the whole batch
     over all classes, with exact gradients: what one process would compute on the joined batch. The
     batches may differ in size or be empty. `head(x)` gives all C scores of the own features. Call
-    both on all processes.
+    both on all processes. DDP may wrap a model with a sharded head: it leaves the rows alone.
 
-    group: the processes (default: all). averaged: the gradients of the network before the head are
-    averaged over processes, as DDP does; the features' gradients are scaled so that this average is
-    the gradient of the loss. False: leave them as they are, for networks that sum. The head itself
-    must stay out of DDP: wrap the backbone alone, or call `ignore_in_ddp`.
+    A head made under `torch.device("meta")` gets its rows without the whole ever being in one
+    place. `head.state_dict()` is the whole head, under its usual names (all processes have to call
+    it), and loads on any number of processes; `save_shards` keeps the rows apart.
 
-    A head made under `torch.device("meta")` gets its rows on `device` without the whole ever being
-    in one place. `head.state_dict()` is the whole head, under its usual names (all processes have
-    to call it), and loads on any number of processes; `save_shards` keeps the rows apart.
+    Args:
+        head: a head with all C classes, alike on all processes.
+        group: the processes, a ``torch.distributed.ProcessGroup``. Default: all.
+        averaged: whether the gradients of the network before the head are averaged over processes,
+            as DDP does; the features' gradients are scaled so that this average is the gradient of
+            the loss. False leaves them as they are, for networks that sum.
+        device: where the rows are kept. Default: where the head is; the CPU for a meta head.
+
+    Returns:
+        The head.
+
+    Raises:
+        RuntimeError: if no process group is initialized.
+        ValueError: if the head is sharded already, or has fewer classes than there are processes.
     """
     if not dist.is_initialized():
         raise RuntimeError(
@@ -61,6 +71,7 @@ def shard(
     world = dist.get_world_size(group)
     if head.num_classes < world:
         raise ValueError(f"{head.num_classes} classes cannot be spread over {world} processes")
+    _watch_ddp()
     head.shard = ClassShard(head.num_classes, group, averaged)
     own = slice(head.shard.start, head.shard.stop)
     meta = head.weight.is_meta
@@ -78,15 +89,23 @@ def shard(
         if head.log_k is not None:
             head.log_k = nn.Parameter(torch.tensor(math.log(head._k or 0.5), device=place))
         head.reset_parameters()
+    module: Any = head  # torch leaves both methods untyped
     head.shard.hooks = [
-        head.register_state_dict_post_hook(_whole_state),
-        head.register_load_state_dict_pre_hook(_own_state),
+        module.register_state_dict_post_hook(_whole_state),
+        module.register_load_state_dict_pre_hook(_own_state),
     ]
     return head
 
 
 def unshard(head: MarginHead) -> MarginHead:
-    """All classes on every process again, in place; the opposite of `shard`."""
+    """All classes on every process again, in place; the opposite of `shard`.
+
+    Args:
+        head: a sharded head; any other is left as it is.
+
+    Returns:
+        The head.
+    """
     part = head.shard
     if part is None:
         return head
@@ -102,14 +121,66 @@ def unshard(head: MarginHead) -> MarginHead:
 
 
 def ignore_in_ddp(model: nn.Module) -> nn.Module:
-    """Tell DDP, before it wraps `model`, to leave the rows of sharded heads alone; returns it."""
+    """Tell DDP, before it wraps a model, to leave the rows of sharded heads alone.
+
+    `shard` also sees to it that DDP does so by itself; see Note [Rows under DDP].
+
+    Args:
+        model: a module that holds sharded heads.
+
+    Returns:
+        The model.
+    """
     ignored = list(getattr(model, "_ddp_params_and_buffers_to_ignore", []))
+    ignored += [name for name in _row_names(model) if name not in ignored]
+    model._ddp_params_and_buffers_to_ignore = ignored  # type: ignore[assignment]
+    return model
+
+
+def _row_names(model: nn.Module) -> list[str]:
+    """The parameters in `model` that are rows of a sharded head, by their full names."""
+    found = []
     for prefix, module in model.named_modules():
         if isinstance(module, MarginHead) and module.shard is not None:
             dot = f"{prefix}." if prefix else ""
-            ignored += [f"{dot}{name}" for name in ROWWISE if getattr(module, name) is not None]
-    model._ddp_params_and_buffers_to_ignore = ignored  # type: ignore[assignment]
-    return model
+            found += [f"{dot}{name}" for name in ROWWISE if getattr(module, name) is not None]
+    return found
+
+
+# Note [Rows under DDP]: DDP sends all parameters of process 0 to the others when it wraps a model.
+# The rows of a sharded head would be overwritten by those of other classes where all shards have
+# one size, and process 0 would wait forever where they have not. DDP keeps the model as its
+# attribute `module` before it sends anything, and torch tells of every such assignment. So the
+# first `shard` asks to be told, and adds the rows to what this DDP leaves alone.
+_watching: list[Any] = []
+
+
+def _watch_ddp() -> None:
+    if not _watching:
+        _watching.append(nn.modules.module.register_module_module_registration_hook(_spare_rows))
+
+
+def _spare_rows(wrapper: nn.Module, name: str, model: nn.Module | None) -> None:
+    if not isinstance(wrapper, nn.parallel.DistributedDataParallel) or name != "module":
+        return
+    rows = [] if model is None else _row_names(model)
+    if model is None or not rows:
+        return
+    ignored = getattr(wrapper, "parameters_to_ignore", None)
+    if not isinstance(ignored, set):
+        raise RuntimeError(
+            "this version of torch wraps a sharded head without asking: call "
+            "hypersphere.heads.ignore_in_ddp(model) before DistributedDataParallel(model), or wrap "
+            "the backbone alone"
+        )
+    ignored.update(rows)
+    left = [p for n, p in model.named_parameters() if n not in ignored and p.requires_grad]
+    if not left:
+        raise RuntimeError(
+            "DistributedDataParallel has nothing to do here: all parameters are rows of a sharded "
+            "head, which exchanges what it needs by itself. Wrap the backbone alone"
+        )
+    wrapper._module_parameters = [p for n, p in model.named_parameters() if n not in ignored]
 
 
 class ClassShard:

@@ -23,17 +23,32 @@ __all__ = [
 
 
 def angular_margin(m: float, theta_12: float) -> float:
-    """Angle between the decision boundaries of two classes theta_12 apart, (m-1)/(m+1) theta_12.
+    """Angle between the decision boundaries of two classes, (m-1)/(m+1) theta_12.
+
+    Args:
+        m: multiplicative margin, >= 1.
+        theta_12: angle between the two classes, in radians, in [0, pi].
+
+    Returns:
+        The angle, in radians.
 
     >>> angular_margin(3, math.pi / 2) == math.pi / 4
     True
     """
-    _check(m, theta_12)
+    _check_angle(m, theta_12)
     return (m - 1) / (m + 1) * theta_12
 
 
 def inter_class_angle(m: float, theta_12: float) -> float:
-    """Smallest angle between features of two classes once they are separated: the margin."""
+    """Smallest angle between features of two classes once they are separated: the margin.
+
+    Args:
+        m: multiplicative margin, >= 1.
+        theta_12: angle between the two classes, in radians, in [0, pi].
+
+    Returns:
+        The angle, in radians.
+    """
     return angular_margin(m, theta_12)
 
 
@@ -43,8 +58,15 @@ def intra_class_angle(m: float, theta_12: float) -> float:
     In the plane of w_1 and w_2, class 1 (m theta_1 < theta_2) reaches theta_12 / (m + 1) towards
     w_2, and theta_12 / (m - 1) away from it, or (2 pi - theta_12) / (m + 1) once that arc passes
     the far side of w_2.
+
+    Args:
+        m: multiplicative margin, >= 1.
+        theta_12: angle between the two classes, in radians, in [0, pi].
+
+    Returns:
+        The angle, in radians.
     """
-    _check(m, theta_12)
+    _check_angle(m, theta_12)
     if m == 1:
         return math.pi
     if theta_12 <= (m - 1) / m * math.pi:
@@ -55,8 +77,14 @@ def intra_class_angle(m: float, theta_12: float) -> float:
 def m_min_binary(theta_12: float | None = None) -> float:
     """Smallest m for which every angle within a class is below every angle between two classes.
 
-    Property 2: 2 + sqrt(3) for classes that are not nearly opposite (2.21); the bound for all. With
-    theta_12 given, the m that is needed for it, from 2.21 or 2.22.
+    Property 2: 2 + sqrt(3) for classes that are not nearly opposite (2.21); the bound for all.
+
+    Args:
+        theta_12: angle between the two classes, in radians: the m that is needed for it, from 2.21
+            or 2.22. Default: the bound for all.
+
+    Returns:
+        The smallest m.
 
     >>> round(m_min_binary(), 4)
     3.7321
@@ -64,7 +92,7 @@ def m_min_binary(theta_12: float | None = None) -> float:
     bound = 2 + math.sqrt(3)
     if theta_12 is None:
         return bound
-    _check(1, theta_12)
+    _check_angle(1, theta_12)
     if theta_12 == 0:
         raise ValueError("two classes with the same direction cannot be separated: theta_12 is 0")
     # 2.21 holds where theta_12 <= (m - 1) / m pi; otherwise 2.22 says m >= 1 + 2 pi / theta_12.
@@ -75,6 +103,12 @@ def m_min_binary(theta_12: float | None = None) -> float:
 
 def m_min_multiclass(num_classes: int = 3) -> float:
     """Property 3: m >= 3 for three or more classes spread evenly in the plane (2.23).
+
+    Args:
+        num_classes: number of classes, >= 3.
+
+    Returns:
+        The smallest m.
 
     >>> m_min_multiclass()
     3.0
@@ -103,7 +137,18 @@ def decision_boundary(
     a_softmax   |x| (cos m theta_1 - cos theta_2) for class 1, likewise for class 2; cos m theta is
                 continued beyond pi / m as in Eq. 2.6, so the sign is that of theta_2 - m theta_1
 
-    x: (..., d), w1 and w2: (d,). Returns (...).
+    Args:
+        x: features (..., d).
+        w1: weight of class 1, (d,).
+        w2: weight of class 2, (d,).
+        loss: "softmax", "modified" or "a_softmax".
+        m: multiplicative margin of "a_softmax", >= 1.
+        target: the class, 1 or 2.
+        b1: bias of class 1, for "softmax".
+        b2: bias of class 2, for "softmax".
+
+    Returns:
+        Values (...).
     """
     if target not in (1, 2):
         raise ValueError(f"target is class 1 or 2, got {target}")
@@ -120,10 +165,19 @@ def decision_boundary(
 
 
 def minimum_loss(num_classes: int, scale: float) -> float:
-    """The least cross entropy of S-Softmax when every feature lies on its class and the classes are
-    as far apart as C directions can be, cos = -1 / (C - 1): why B.3 needs a scale.
+    """The least cross entropy of S-Softmax: why B.3 needs a scale.
+
+    Every feature lies on its class, and the classes are as far apart as C directions can be, cos =
+    -1 / (C - 1):
 
     log(1 + (C - 1) exp(-s C / (C - 1)))
+
+    Args:
+        num_classes: number of classes C.
+        scale: s.
+
+    Returns:
+        The loss.
 
     >>> round(minimum_loss(10, 1.0), 2), round(minimum_loss(10, 30.0), 2)
     (1.38, 0.0)
@@ -135,7 +189,14 @@ def minimum_loss(num_classes: int, scale: float) -> float:
 
 
 def minimum_scale(num_classes: int, probability: float = 0.99) -> float:
-    """The scale below which no feature can give its class this probability, inverse of the above.
+    """The scale below which no feature can give its class this probability.
+
+    Args:
+        num_classes: number of classes C.
+        probability: of the own class, in (0, 1).
+
+    Returns:
+        The scale s.
 
     >>> round(minimum_scale(10_000, 0.9), 1)
     11.4
@@ -148,6 +209,6 @@ def minimum_scale(num_classes: int, probability: float = 0.99) -> float:
     return (num_classes - 1) / num_classes * math.log(odds)
 
 
-def _check(m: float, theta_12: float) -> None:
+def _check_angle(m: float, theta_12: float) -> None:
     if not m >= 1 or not 0 <= theta_12 <= math.pi:
         raise ValueError(f"expected m >= 1 and theta_12 in [0, pi] radians, got {m}, {theta_12}")

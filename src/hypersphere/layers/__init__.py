@@ -1,29 +1,39 @@
 """Decoupled layers: convolutions and linear maps f(w, x) = h(|w|, |x|) g(theta)."""
 
-from . import presets as _presets
+from . import named as _named
 from .angular import (
     Angular,
     CosineAngular,
     CustomAngular,
     LinearAngular,
+    ParametricAngular,
     SigmoidAngular,
     SquareCosineAngular,
+    make_angular,
 )
 from .convert import convert, revert
-from .decoupled import DecoupledConv1d, DecoupledConv2d, DecoupledConv3d, DecoupledLinear
+from .decoupled import (
+    DecoupledConv1d,
+    DecoupledConv2d,
+    DecoupledConv3d,
+    DecoupledLayer,
+    DecoupledLinear,
+)
 from .magnitude import (
     BallMagnitude,
     LinearMagnitude,
     LogMagnitude,
     Magnitude,
     MixedMagnitude,
+    RadiusMagnitude,
     SegmentedMagnitude,
     SphereMagnitude,
     TanhMagnitude,
+    make_magnitude,
 )
+from .named import *  # noqa: F403
 from .operator import Operator, Rescale
-from .optimization import parameter_groups, project_weights, weighted_gradients
-from .presets import *  # noqa: F403
+from .optimization import decay_groups, parameter_groups, project_weights, weighted_gradients
 
 __all__ = [
     "Angular",
@@ -33,6 +43,7 @@ __all__ = [
     "DecoupledConv1d",
     "DecoupledConv2d",
     "DecoupledConv3d",
+    "DecoupledLayer",
     "DecoupledLinear",
     "LinearAngular",
     "LinearMagnitude",
@@ -40,6 +51,8 @@ __all__ = [
     "Magnitude",
     "MixedMagnitude",
     "Operator",
+    "ParametricAngular",
+    "RadiusMagnitude",
     "Rescale",
     "SegmentedMagnitude",
     "SigmoidAngular",
@@ -47,9 +60,12 @@ __all__ = [
     "SquareCosineAngular",
     "TanhMagnitude",
     "convert",
+    "decay_groups",
+    "make_angular",
+    "make_magnitude",
     "parameter_groups",
     "project_weights",
     "revert",
     "weighted_gradients",
-    *_presets.__all__,
+    *_named.__all__,
 ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
@@ -11,17 +10,17 @@ from torch import nn
 from torch.nn import functional as F
 
 from ..functional.decoupled import Weighted
-from .angular import Angular, make_angular
+from ..registry import nearest
+from .angular import Angular, AngularLike, make_angular
 from .decoupled import (
-    AngularLike,
     DecoupledConv1d,
     DecoupledConv2d,
     DecoupledConv3d,
     DecoupledLayer,
     DecoupledLinear,
-    RescaleLike,
 )
-from .magnitude import Magnitude, make_magnitude
+from .magnitude import Magnitude, MagnitudeLike, make_magnitude
+from .operator import RescaleLike
 
 __all__ = ["Swap", "convert", "revert"]
 
@@ -49,7 +48,14 @@ SHORTCUTS = ("*downsample*", "*shortcut*", "*skip*", "*projection*")
 
 
 class Swap(NamedTuple):
-    """One line of the account: a layer's name, what it was, what it is now, or why it stayed."""
+    """What happened to one layer.
+
+    Args:
+        name: its name in the model.
+        before: what it was.
+        after: what it is now; empty if it stayed.
+        reason: why it stayed; empty if it was swapped.
+    """
 
     name: str
     before: str
@@ -59,7 +65,7 @@ class Swap(NamedTuple):
 
 def convert(
     model: nn.Module,
-    magnitude: str | Magnitude = "sphere",
+    magnitude: MagnitudeLike = "sphere",
     angular: AngularLike = "cosine",
     weighted: Weighted | None = None,
     rescale: RescaleLike = False,
@@ -75,14 +81,26 @@ def convert(
     start of a decoupled one (4.4.3), and an optimizer made before goes on working. Layers whose
     weight is computed (parametrizations, attention projections) and other subclasses are left.
 
-    magnitude, angular, weighted, rescale: as in DecoupledConv2d. An instance is copied for each
-    layer, except SigmoidAngular(learnable=True, share="network"), which all of them share.
-    skip: names of modules to leave, with everything below them; patterns as in file names:
-    "fc", "layer1.*.conv1", "*.attn". One that fits no module is an error.
-    shortcuts: False leaves the 1x1 convolutions on shortcuts plain (SphereResNet v2 of 3.4.6), True
-    converts them too (v1). They are told by `shortcut_names`.
-    verbose: print what was swapped and what was not. Returns the model (a new layer if the model
-    is itself a layer).
+    Args:
+        model: any module; a layer is replaced itself.
+        magnitude: as in :class:`DecoupledConv2d`. An instance is copied for each layer.
+        angular: as in :class:`DecoupledConv2d`. An instance is copied for each layer, except
+            SigmoidAngular(learnable=True, share="network"), which all of them share.
+        weighted: as in :class:`DecoupledConv2d`.
+        rescale: as in :class:`DecoupledConv2d`.
+        skip: names of modules to leave, with everything below them; patterns as in file names:
+            "fc", "layer1.*.conv1", "*.attn". One that fits no module is an error.
+        shortcuts: False leaves the 1x1 convolutions on shortcuts plain (SphereResNet v2 of 3.4.6),
+            True converts them too (v1).
+        linear: whether linear layers are converted, too.
+        shortcut_names: patterns by which shortcuts are recognized.
+        verbose: print what was swapped and what was not.
+
+    Returns:
+        The model; a new layer if the model is itself a layer.
+
+    Raises:
+        ValueError: if a pattern in skip fits no module, with the nearest name.
 
     >>> net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8, 2))
     >>> net = convert(net, "tanh")
@@ -104,7 +122,7 @@ def convert(
         if reason is None:
             new = _decoupled_twin(layer, magnitude, angular, weighted, rescale)
             swapped[id(layer)] = new
-            after = f"{type(new).__name__}({magnitude.kind}, {_name(angular.kind)})"
+            after = _describe(new)
             account.append(Swap(name, _describe(layer), after, ""))
             return new
         account.append(Swap(name, _describe(layer), "", reason))
@@ -122,6 +140,13 @@ def revert(model: nn.Module, verbose: bool = True) -> nn.Module:
     What only the operator had (k, radius, rescaling) is dropped. Outputs stay the same only where
     the operator was a plain inner product: linear magnitude, cosine, linear weighting. Layers whose
     weight is computed (parametrizations) stay: remove those first.
+
+    Args:
+        model: any module; a layer is replaced itself.
+        verbose: print what was swapped and what was not.
+
+    Returns:
+        The model; a new layer if the model is itself a layer.
 
     >>> net = revert(convert(nn.Sequential(nn.Conv2d(3, 8, 3)), verbose=False))
     layer  before                           after
@@ -254,8 +279,8 @@ def _check_names(model: nn.Module, skip: Sequence[str]) -> None:
     layers = [name for name, module in model.named_modules() if isinstance(module, _LAYERS)]
     for pattern in skip:
         if not any(_matches(name, [pattern]) for name in names):
-            near = difflib.get_close_matches(pattern, names, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            near = nearest(pattern, names)
+            hint = f"; did you mean {near!r}?" if near else ""
             raise ValueError(
                 f"skip names {pattern!r}, which is not a module{hint} "
                 f"(the layers are: {', '.join(layers) or 'none'})"
@@ -272,7 +297,7 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
 def _describe(layer: nn.Module) -> str:
     if isinstance(layer, DecoupledLayer):
         op = layer.operator
-        return f"{type(layer).__name__}({op.magnitude.kind}, {_name(op.angular.kind)})"
+        return f"{type(layer).__name__}({_name(op.magnitude.kind)}, {_name(op.angular.kind)})"
     if isinstance(layer, nn.Linear):
         return f"{type(layer).__name__}({layer.in_features}, {layer.out_features})"
     assert isinstance(layer, (nn.Conv1d, nn.Conv2d, nn.Conv3d))
@@ -280,8 +305,8 @@ def _describe(layer: nn.Module) -> str:
     return f"{type(layer).__name__}({layer.in_channels}, {layer.out_channels}, {size})"
 
 
-def _name(angular: object) -> str:
-    return angular if isinstance(angular, str) else getattr(angular, "__name__", "custom")
+def _name(kind: object) -> str:
+    return kind if isinstance(kind, str) else getattr(kind, "__name__", type(kind).__name__)
 
 
 def _print(account: Sequence[Swap]) -> None:

@@ -7,17 +7,19 @@ dicts of the twin load as they are: what the operator learns (k, radius, rescali
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.modules.conv import _ConvNd
 
 from ..functional.decoupled import Weighted, decoupled_conv, decoupled_linear
-from .angular import Angular
-from .magnitude import Magnitude, make_magnitude
-from .operator import Operator, Rescale
+from .angular import AngularLike
+from .docstrings import with_arguments_of
+from .magnitude import MagnitudeLike, make_magnitude
+from .operator import Operator, RescaleLike
+from .plain_state import accept_plain_state
 
 __all__ = [
     "DecoupledConv1d",
@@ -29,15 +31,90 @@ __all__ = [
 
 Padding: TypeAlias = str | int | tuple[int, ...]
 Size: TypeAlias = int | tuple[int, ...]
-AngularLike: TypeAlias = str | Angular | Callable[[Tensor], Tensor]
-RescaleLike: TypeAlias = bool | Sequence[float] | Rescale
 
 
-class DecoupledConv1d(nn.Conv1d):
-    """Decoupled convolution of x: (B, C_in, L); arguments as in :class:`DecoupledConv2d`."""
+class DecoupledLayer(nn.Module):
+    """What all decoupled layers have in common: an operator beside the weight of their twin."""
 
     operator: Operator
     preset: str | None = None  # the magnitude that a subclass stands for
+
+    def attach(
+        self,
+        filters: int,
+        magnitude: MagnitudeLike | None,
+        angular: AngularLike,
+        weighted: Weighted | None,
+        rescale: RescaleLike,
+        device: torch.device | str | None,
+        dtype: torch.dtype | None,
+    ) -> None:
+        """Give the layer its operator.
+
+        Args:
+            filters: number of filters.
+            magnitude: as in :class:`DecoupledConv2d`; None for the preset, or the sphere.
+            angular: as in :class:`DecoupledConv2d`.
+            weighted: as in :class:`DecoupledConv2d`.
+            rescale: as in :class:`DecoupledConv2d`.
+            device: where its parameters lie.
+            dtype: the type of its parameters.
+        """
+        preset = type(self).preset
+        chosen = make_magnitude(magnitude if magnitude is not None else preset or "sphere")
+        if preset is not None and chosen.kind != preset:
+            raise ValueError(
+                f"{type(self).__name__} stands for the {preset} magnitude, got {chosen.kind}; for "
+                f"that one use {type(self).__mro__[1].__name__}(..., magnitude={chosen.kind!r})"
+            )
+        operator = Operator(filters, chosen, angular, weighted, rescale)
+        self.operator = operator.to(device=device, dtype=dtype)
+        self.register_load_state_dict_pre_hook(accept_plain_state)  # type: ignore[no-untyped-call]
+
+    def h_and_g(self, bias: Tensor | None) -> dict[str, Any]:
+        """h, g and their parameters, as the functional form takes them.
+
+        Args:
+            bias: (C,), the bias of the layer, which the rescaling joins.
+
+        Returns:
+            Keyword arguments of `functional.decoupled_conv` and `functional.decoupled_linear`.
+        """
+        h, g, rescale = self.operator.magnitude, self.operator.angular, self.operator.rescale
+        scale = None
+        if rescale is not None:
+            scale = rescale.beta
+            bias = rescale.gamma if bias is None else scale * bias + rescale.gamma
+        radius, mean_norm = h.rho_and_mean
+        length = {"alpha": h.alpha, "beta": h.beta, "radius": radius, "mean_norm": mean_norm}
+        return {
+            "magnitude": h.formula,
+            **length,
+            "angular": g.formula,
+            "k": g.k(),
+            "weighted": self.operator.weighted,
+            "scale": scale,
+            "bias": bias,
+        }
+
+    @property
+    def bounded(self) -> bool:
+        """Whether |f(w, x)| stays below a constant for all w and x (4.3.2)."""
+        return self.operator.bounded
+
+    @property
+    def smooth(self) -> bool:
+        """Whether the magnitude is differentiable for all |x| > 0 (4.3.2)."""
+        return self.operator.smooth
+
+    @property
+    def radius(self) -> Tensor | float:
+        """The operator radius in units of |x|, per filter if learned; 0 for none (4.3.2)."""
+        return self.operator.radius
+
+
+class _DecoupledConv(DecoupledLayer, _ConvNd):
+    """The one constructor and forward of the convolutions; torch's twin comes next in line."""
 
     def __init__(
         self,
@@ -53,57 +130,66 @@ class DecoupledConv1d(nn.Conv1d):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
         *,
-        magnitude: str | Magnitude | None = None,
+        magnitude: MagnitudeLike | None = None,
         angular: AngularLike = "cosine",
         weighted: Weighted | None = None,
         rescale: RescaleLike = False,
     ) -> None:
-        super().__init__(
-            in_channels,
-            out_channels,
-            kernel_size,  # type: ignore[arg-type]
-            stride,  # type: ignore[arg-type]
-            padding,  # type: ignore[arg-type]
-            dilation,  # type: ignore[arg-type]
-            groups,
-            bias,
-            padding_mode,  # type: ignore[arg-type]
-            device,
-            dtype,
-        )
-        _attach(self, out_channels, magnitude, angular, weighted, rescale, device, dtype)
+        twin: Any = super()
+        geometry = (kernel_size, stride, padding, dilation, groups)
+        twin.__init__(in_channels, out_channels, *geometry, bias, padding_mode, device, dtype)
+        self.attach(out_channels, magnitude, angular, weighted, rescale, device, dtype)
 
     def forward(self, x: Tensor) -> Tensor:
-        return _convolve(self, x)
+        # f(w, x) = h(|w|, |x|) g(theta) for every filter w and patch x.
+        self._check(x)
+        padding: Padding = self.padding
+        if self.padding_mode != "zeros":  # these pad first, then measure
+            x = F.pad(x, self._reversed_padding_repeated_twice, mode=self.padding_mode)
+            padding = 0
+        return decoupled_conv(
+            x,
+            self.weight,
+            stride=self.stride,
+            padding=padding,
+            dilation=self.dilation,
+            groups=self.groups,
+            **self.h_and_g(self.bias),
+        )
 
-    @property
-    def bounded(self) -> bool:
-        """Whether |f(w, x)| stays below a constant for all w and x (4.3.2)."""
-        return self.operator.bounded
-
-    @property
-    def smooth(self) -> bool:
-        """Whether the magnitude is differentiable for all |x| > 0 (4.3.2)."""
-        return self.operator.smooth
-
-    @property
-    def radius(self) -> Tensor | float:
-        """The operator radius in units of |x|, one a filter if learned; 0 for none (4.3.2)."""
-        return self.operator.radius
+    def _check(self, x: Tensor) -> None:
+        spatial = len(self.kernel_size)
+        if x.ndim not in (spatial + 1, spatial + 2) or x.shape[-spatial - 1] != self.in_channels:
+            sizes = ", ".join({1: "L", 2: "HW", 3: "DHW"}[spatial])
+            raise ValueError(
+                f"{type(self).__name__} expects input (B, {self.in_channels}, {sizes}); got "
+                f"{tuple(x.shape)}: in_channels is {self.in_channels}"
+            )
 
 
-class DecoupledConv2d(nn.Conv2d):
+class DecoupledConv2d(_DecoupledConv, nn.Conv2d):
     """f(w, x) = h(|w|, |x|) g(theta) for every filter w and patch x, Eq. 4.3.
 
-    The arguments up to dtype are nn.Conv2d's. The operator is
-    magnitude: "sphere" (Eq. 4.4, the default), "ball", "tanh", "linear", "segmented", "log",
-    "mixed" (4.5-4.10), or an instance with other constants;
-    angular: "linear", "cosine", "sigmoid", "square_cosine" (4.11-4.14), an instance, or any
-    callable of cos(theta);
-    weighted: None, "linear" (4.3.5), "nonlinear" (4.15), "nonlinear_separate" (4.16);
-    rescale: False, True (learned), a pair of fixed numbers (beta, gamma), or a Rescale (3.2.5).
+    Input: (B, C_in, H, W) or (C_in, H, W); the output is shaped as nn.Conv2d's.
 
-    x: (B, C_in, H, W) or (C_in, H, W); the result is shaped as nn.Conv2d's.
+    Args:
+        in_channels: as in nn.Conv2d.
+        out_channels: as in nn.Conv2d, the number of filters.
+        kernel_size: as in nn.Conv2d.
+        stride: as in nn.Conv2d.
+        padding: as in nn.Conv2d.
+        dilation: as in nn.Conv2d.
+        groups: as in nn.Conv2d.
+        bias: as in nn.Conv2d, but off by default.
+        padding_mode: as in nn.Conv2d.
+        device: as in nn.Conv2d.
+        dtype: as in nn.Conv2d.
+        magnitude: h: "sphere" (Eq. 4.4, the default), "ball", "tanh", "linear", "segmented",
+            "log", "mixed" (4.5-4.10), another registered name, or an instance with other constants.
+        angular: g: "linear", "cosine", "sigmoid", "square_cosine" (4.11-4.14), another registered
+            name, an instance, or any callable of cos(theta).
+        weighted: None, "linear" (4.3.5), "nonlinear" (4.15), "nonlinear_separate" (4.16).
+        rescale: False, True (learned), a pair of fixed numbers (beta, gamma), or a Rescale (3.2.5).
 
     >>> layer = DecoupledConv2d(3, 8, 3, padding=1, angular="linear")
     >>> x = torch.rand(2, 3, 16, 16)
@@ -113,133 +199,37 @@ class DecoupledConv2d(nn.Conv2d):
     (True, True, 0.0)
     """
 
-    operator: Operator
-    preset: str | None = None  # the magnitude that a subclass stands for
 
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: Size,
-        stride: Size = 1,
-        padding: Padding = 0,
-        dilation: Size = 1,
-        groups: int = 1,
-        bias: bool = False,
-        padding_mode: str = "zeros",
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-        *,
-        magnitude: str | Magnitude | None = None,
-        angular: AngularLike = "cosine",
-        weighted: Weighted | None = None,
-        rescale: RescaleLike = False,
-    ) -> None:
-        super().__init__(
-            in_channels,
-            out_channels,
-            kernel_size,  # type: ignore[arg-type]
-            stride,  # type: ignore[arg-type]
-            padding,  # type: ignore[arg-type]
-            dilation,  # type: ignore[arg-type]
-            groups,
-            bias,
-            padding_mode,  # type: ignore[arg-type]
-            device,
-            dtype,
-        )
-        _attach(self, out_channels, magnitude, angular, weighted, rescale, device, dtype)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return _convolve(self, x)
-
-    @property
-    def bounded(self) -> bool:
-        """Whether |f(w, x)| stays below a constant for all w and x (4.3.2)."""
-        return self.operator.bounded
-
-    @property
-    def smooth(self) -> bool:
-        """Whether the magnitude is differentiable for all |x| > 0 (4.3.2)."""
-        return self.operator.smooth
-
-    @property
-    def radius(self) -> Tensor | float:
-        """The operator radius in units of |x|, one a filter if learned; 0 for none (4.3.2)."""
-        return self.operator.radius
+@with_arguments_of(DecoupledConv2d)
+class DecoupledConv1d(_DecoupledConv, nn.Conv1d):
+    """:class:`DecoupledConv2d` for inputs (B, C_in, L) or (C_in, L)."""
 
 
-class DecoupledConv3d(nn.Conv3d):
-    """Decoupled convolution of x: (B, C_in, D, H, W); arguments as in :class:`DecoupledConv2d`."""
-
-    operator: Operator
-    preset: str | None = None  # the magnitude that a subclass stands for
-
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: Size,
-        stride: Size = 1,
-        padding: Padding = 0,
-        dilation: Size = 1,
-        groups: int = 1,
-        bias: bool = False,
-        padding_mode: str = "zeros",
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-        *,
-        magnitude: str | Magnitude | None = None,
-        angular: AngularLike = "cosine",
-        weighted: Weighted | None = None,
-        rescale: RescaleLike = False,
-    ) -> None:
-        super().__init__(
-            in_channels,
-            out_channels,
-            kernel_size,  # type: ignore[arg-type]
-            stride,  # type: ignore[arg-type]
-            padding,  # type: ignore[arg-type]
-            dilation,  # type: ignore[arg-type]
-            groups,
-            bias,
-            padding_mode,  # type: ignore[arg-type]
-            device,
-            dtype,
-        )
-        _attach(self, out_channels, magnitude, angular, weighted, rescale, device, dtype)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return _convolve(self, x)
-
-    @property
-    def bounded(self) -> bool:
-        """Whether |f(w, x)| stays below a constant for all w and x (4.3.2)."""
-        return self.operator.bounded
-
-    @property
-    def smooth(self) -> bool:
-        """Whether the magnitude is differentiable for all |x| > 0 (4.3.2)."""
-        return self.operator.smooth
-
-    @property
-    def radius(self) -> Tensor | float:
-        """The operator radius in units of |x|, one a filter if learned; 0 for none (4.3.2)."""
-        return self.operator.radius
+@with_arguments_of(DecoupledConv2d)
+class DecoupledConv3d(_DecoupledConv, nn.Conv3d):
+    """:class:`DecoupledConv2d` for inputs (B, C_in, D, H, W) or (C_in, D, H, W)."""
 
 
-class DecoupledLinear(nn.Linear):
+class DecoupledLinear(DecoupledLayer, nn.Linear):
     """Decoupled linear layer (3.2.4); the operator is that of :class:`DecoupledConv2d`.
 
-    x: (..., C_in); the result is (..., C_out).
+    Input: (..., C_in); the output is (..., C_out).
+
+    Args:
+        in_features: as in nn.Linear.
+        out_features: as in nn.Linear.
+        bias: as in nn.Linear, but off by default.
+        device: as in nn.Linear.
+        dtype: as in nn.Linear.
+        magnitude: as in :class:`DecoupledConv2d`.
+        angular: as in :class:`DecoupledConv2d`.
+        weighted: as in :class:`DecoupledConv2d`.
+        rescale: as in :class:`DecoupledConv2d`.
 
     >>> layer = DecoupledLinear(4, 3, magnitude="tanh")
     >>> layer(torch.randn(2, 5, 4)).shape
     torch.Size([2, 5, 3])
     """
-
-    operator: Operator
-    preset: str | None = None
 
     def __init__(
         self,
@@ -249,107 +239,20 @@ class DecoupledLinear(nn.Linear):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
         *,
-        magnitude: str | Magnitude | None = None,
+        magnitude: MagnitudeLike | None = None,
         angular: AngularLike = "cosine",
         weighted: Weighted | None = None,
         rescale: RescaleLike = False,
     ) -> None:
-        super().__init__(in_features, out_features, bias, device, dtype)
-        _attach(self, out_features, magnitude, angular, weighted, rescale, device, dtype)
+        twin: Any = super()
+        twin.__init__(in_features, out_features, bias, device, dtype)
+        self.attach(out_features, magnitude, angular, weighted, rescale, device, dtype)
 
     def forward(self, x: Tensor) -> Tensor:
+        # f(w, x) = h(|w|, |x|) g(theta) for every row w of the weight.
         if x.ndim < 1 or x.shape[-1] != self.in_features:
             raise ValueError(
                 f"{type(self).__name__} expects input (..., {self.in_features}); got "
                 f"{tuple(x.shape)}: in_features is {self.in_features}"
             )
-        return decoupled_linear(x, self.weight, **_settings(self.operator, self.bias))
-
-    @property
-    def bounded(self) -> bool:
-        """Whether |f(w, x)| stays below a constant for all w and x (4.3.2)."""
-        return self.operator.bounded
-
-    @property
-    def smooth(self) -> bool:
-        """Whether the magnitude is differentiable for all |x| > 0 (4.3.2)."""
-        return self.operator.smooth
-
-    @property
-    def radius(self) -> Tensor | float:
-        """The operator radius in units of |x|, one a filter if learned; 0 for none (4.3.2)."""
-        return self.operator.radius
-
-
-DecoupledConv: TypeAlias = DecoupledConv1d | DecoupledConv2d | DecoupledConv3d
-DecoupledLayer: TypeAlias = DecoupledConv | DecoupledLinear
-
-
-def _attach(
-    layer: DecoupledLayer,
-    filters: int,
-    magnitude: str | Magnitude | None,
-    angular: AngularLike,
-    weighted: Weighted | None,
-    rescale: RescaleLike,
-    device: torch.device | str | None,
-    dtype: torch.dtype | None,
-) -> None:
-    preset = type(layer).preset
-    chosen = make_magnitude(magnitude if magnitude is not None else preset or "sphere")
-    if preset is not None and chosen.kind != preset:
-        raise ValueError(
-            f"{type(layer).__name__} stands for the {preset} magnitude, got {chosen.kind}; for "
-            f"that one use {type(layer).__mro__[1].__name__}(..., magnitude={chosen.kind!r})"
-        )
-    operator = Operator(filters, chosen, angular, weighted, rescale)
-    layer.operator = operator.to(device=device, dtype=dtype)
-    layer.register_load_state_dict_pre_hook(_accept_plain_state)
-
-
-def _accept_plain_state(
-    layer: DecoupledLayer, state: dict[str, Any], prefix: str, *_: object
-) -> None:
-    """Let the state dict of a plain twin load strictly: it has no word about the operator."""
-    if not any(key.startswith(f"{prefix}operator.") for key in state):
-        for key, value in layer.operator.state_dict().items():
-            state[f"{prefix}operator.{key}"] = value
-
-
-def _convolve(layer: DecoupledConv, x: Tensor) -> Tensor:
-    spatial = len(layer.kernel_size)
-    if x.ndim not in (spatial + 1, spatial + 2) or x.shape[-spatial - 1] != layer.in_channels:
-        sizes = ", ".join({1: "L", 2: "HW", 3: "DHW"}[spatial])
-        raise ValueError(
-            f"{type(layer).__name__} expects input (B, {layer.in_channels}, {sizes}); got "
-            f"{tuple(x.shape)}: in_channels is {layer.in_channels}"
-        )
-    padding: Padding = layer.padding
-    if layer.padding_mode != "zeros":  # these pad first, then measure
-        x = F.pad(x, layer._reversed_padding_repeated_twice, mode=layer.padding_mode)
-        padding = 0
-    geometry = (layer.stride, padding, layer.dilation, layer.groups)
-    settings = _settings(layer.operator, layer.bias)
-    bias = settings.pop("bias")
-    return decoupled_conv(x, layer.weight, bias, *geometry, **settings)
-
-
-def _settings(op: Operator, bias: Tensor | None) -> dict[str, Any]:
-    """The operator's state as arguments of the functional form."""
-    h, scale = op.magnitude, None
-    if op.rescale is not None:
-        scale = op.rescale.beta
-        bias = op.rescale.gamma if bias is None else scale * bias + op.rescale.gamma
-    rho, mean_norm = h.rho_and_mean
-    return {
-        "bias": bias,
-        "magnitude": h.kind,
-        "angular": op.angular.kind,
-        "alpha": h.alpha,
-        "beta": h.beta,
-        "radius": rho,
-        "mean_norm": mean_norm,
-        "k": op.angular.k(),
-        "weighted": op.weighted,
-        "scale": scale,
-    }
+        return decoupled_linear(x, self.weight, **self.h_and_g(self.bias))

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import copy
+from typing import Any, TypeAlias
 
 from torch import Tensor, nn
 
-from ..functional.magnitude import (
-    BETA,
-    MAGNITUDE_KINDS,
-    RADIUS_KINDS,
-    MagnitudeKind,
-    check_magnitude,
-)
-from ..functional.magnitude import magnitude as magnitude_function
+from ..functional.magnitude import CallableMagnitude, MagnitudeFunction, magnitude_function
+from ..functional.magnitude import Magnitude as MagnitudeKind
+from ..functional.magnitude_functions import MixedLength, SegmentedLength
+from ..registry import entry
 from .positive import PositiveParameter
 from .running_norm import RunningNorm
 
@@ -22,7 +19,9 @@ __all__ = [
     "LinearMagnitude",
     "LogMagnitude",
     "Magnitude",
+    "MagnitudeLike",
     "MixedMagnitude",
+    "RadiusMagnitude",
     "SegmentedMagnitude",
     "SphereMagnitude",
     "TanhMagnitude",
@@ -31,20 +30,67 @@ __all__ = [
 
 
 class Magnitude(nn.Module):
-    """h(|x|) with its constants; `bounded`, `smooth` and `radius` are the properties of 4.3.2."""
+    """h(|x|) with its constants: a module whose `formula` has value, ratio and slopes.
 
-    kind: MagnitudeKind = "sphere"
-    bounded: bool = True
-    smooth: bool = True
+    `bounded`, `smooth` and `radius` are the properties of 4.3.2. To write an own one, subclass it
+    and define ``value(self, norm)``, which maps norms of any shape to h over alpha; if
+    ``slope(self, norm)``, its derivative, is defined too, it is used where h / |x| is needed at 0.
+    Parameters of the module are trained with the layer.
 
-    def __init__(self, alpha: float = 1.0) -> None:
+    Input: norms whose second dimension is the filter's (or 1), as in the output of a layer; the
+    result has the same shape.
+
+    Args:
+        alpha: scales h, > 0.
+        kind: a registered name, whose formulas the module has. Default: the subclass's own.
+        beta: the second constant of named formulas. Default: theirs.
+
+    >>> import torch
+    >>> class Root(Magnitude):
+    ...     def value(self, norm):
+    ...         return norm.sqrt()
+    >>> Root(alpha=3.0)(torch.tensor([[4.0]]))
+    tensor([[6.]])
+    """
+
+    _name: str | None = None
+    _formula: MagnitudeFunction | None = None
+
+    def __init__(
+        self, alpha: float = 1.0, kind: str | None = None, beta: float | None = None
+    ) -> None:
         super().__init__()
-        check_magnitude(self.kind, alpha)
+        if kind is not None:
+            self._name = kind
+        # Named formulas are looked up once; they have no state to share.
+        self._formula = None if self._name is None else magnitude_function(self._name)
+        used = self.formula.check(alpha, beta, 1.0)
         self.alpha = float(alpha)
-        self.beta: float | None = None
+        self.beta = None if self.formula.default_beta is None else float(used)
+
+    @property
+    def kind(self) -> MagnitudeKind:
+        """The registered name of h, or h itself where it has none."""
+        return _OwnMagnitude(self) if self._name is None else self._name
+
+    @property
+    def formula(self) -> MagnitudeFunction:
+        """The one object that has value, ratio and slopes of h."""
+        return magnitude_function(self.kind) if self._formula is None else self._formula
+
+    @property
+    def bounded(self) -> bool:
+        """Whether h stays below a constant for all |x| (4.3.2)."""
+        return self.formula.is_bounded(self.alpha, self.beta or 0.0)
+
+    @property
+    def smooth(self) -> bool:
+        """Whether h is differentiable for all |x| > 0 (4.3.2)."""
+        return self.formula.is_smooth(self.alpha, self.beta or 0.0)
 
     @property
     def learns_radius(self) -> bool:
+        """Whether the radius is a parameter."""
         return False
 
     @property
@@ -54,81 +100,137 @@ class Magnitude(nn.Module):
 
     @property
     def rho_and_mean(self) -> tuple[Tensor | float, float | RunningNorm]:
-        """rho, and the E|x| it is counted in: a number, or what makes it from patch norms."""
-        return 1.0, 1.0
+        """rho, and the E|x| it is counted in: a number, or what computes it from patch norms."""
+        return (1.0, 1.0)
+
+    def value(self, norm: Tensor) -> Tensor:
+        """h over alpha; what a subclass defines.
+
+        Args:
+            norm: |x|, any shape.
+
+        Returns:
+            h over alpha, shaped like norm.
+        """
+        raise NotImplementedError(
+            f"{type(self).__name__} has to define value(self, norm), its h as a function of |x|"
+        )
 
     def bind(self, filters: int) -> Magnitude:
-        """The magnitude as a layer of so many filters holds it: its own copy."""
+        """The magnitude as a layer holds it: its own copy.
+
+        Args:
+            filters: number of filters of the layer.
+
+        Returns:
+            The copy.
+        """
         return copy.deepcopy(self)
 
     def forward(self, norm: Tensor) -> Tensor:
-        """h of norms whose second dimension is the filter's (or 1), as in a layer's output."""
-        radius = self.radius if self.kind in RADIUS_KINDS else 1.0
+        radius = self.radius if self.formula.has_radius else 1.0
         if isinstance(radius, Tensor) and radius.numel() > 1:
             radius = radius.reshape(-1, *[1] * (norm.ndim - 2))
-        return magnitude_function(norm, self.kind, self.alpha, self.beta, radius)
+        return self.formula.value(norm, self.alpha, self.beta or 0.0, radius)
 
     def extra_repr(self) -> str:
         beta = "" if self.beta is None else f", beta={self.beta:g}"
         return f"alpha={self.alpha:g}{beta}"
 
 
-class SphereMagnitude(Magnitude):
-    """h = alpha, Eq. 4.4."""
+class _OwnMagnitude(CallableMagnitude):
+    """The h that a subclass of Magnitude defines by `value`."""
 
-    kind = "sphere"
+    def __init__(self, module: Magnitude) -> None:
+        super().__init__(module.value)
+        self.own_slope = getattr(module, "slope", None)
+        self.__name__ = type(module).__name__
+
+
+class SphereMagnitude(Magnitude):
+    """h = alpha, Eq. 4.4.
+
+    Args:
+        alpha: the constant, > 0.
+    """
+
+    _name = "sphere"
+
+    def __init__(self, alpha: float = 1.0) -> None:
+        super().__init__(alpha)
 
 
 class LinearMagnitude(Magnitude):
-    """h = alpha |x|, Eq. 4.7."""
+    """h = alpha |x|, Eq. 4.7.
 
-    kind = "linear"
-    bounded = False
+    Args:
+        alpha: slope, > 0.
+    """
+
+    _name = "linear"
+
+    def __init__(self, alpha: float = 1.0) -> None:
+        super().__init__(alpha)
 
 
 class LogMagnitude(Magnitude):
-    """h = alpha log(1 + |x|), Eq. 4.9."""
+    """h = alpha log(1 + |x|), Eq. 4.9.
 
-    kind = "log"
-    bounded = False
+    Args:
+        alpha: weight of the logarithm, > 0.
+    """
+
+    _name = "log"
+
+    def __init__(self, alpha: float = 1.0) -> None:
+        super().__init__(alpha)
 
 
 class MixedMagnitude(Magnitude):
-    """h = alpha |x| + beta log(1 + |x|), Eq. 4.10."""
+    """h = alpha |x| + beta log(1 + |x|), Eq. 4.10.
 
-    kind = "mixed"
-    bounded = False
+    Args:
+        alpha: slope of the linear part, > 0.
+        beta: weight of the logarithm, >= 0.
+    """
 
-    def __init__(self, alpha: float = 1.0, beta: float = BETA["mixed"]) -> None:
-        super().__init__(alpha)
-        check_magnitude(self.kind, alpha, beta)
-        self.beta = float(beta)
+    _name = "mixed"
+
+    def __init__(self, alpha: float = 1.0, beta: float = MixedLength.default_beta) -> None:
+        super().__init__(alpha, beta=beta)
 
 
-class _RadiusMagnitude(Magnitude):
-    """A magnitude with an operator radius rho, fixed or learned.
+class RadiusMagnitude(Magnitude):
+    """A registered magnitude with an operator radius rho, fixed or learned.
 
-    learn_radius=False: rho is `radius`, in the units of |x| (Eq. 4.5, 4.6, 4.8).
-    learn_radius=True: rho is learned for each filter, starts at `radius` and counts in units of
-    the mean patch norm E|x| (Eq. C.1-C.3): of the batch in training, the running mean in
-    evaluation. `momentum` is the weight of a new batch in the running mean; `sync` takes the mean
-    over all processes of torch.distributed.
+    With learn_radius=True, rho is learned for each filter and counts in units of the mean patch
+    norm E|x| (Eq. C.1-C.3): of the batch in training, the running mean in evaluation. The text
+    keeps a mean "per kernel", but patch norms do not depend on the kernel: there is one per layer.
+    The released code moves the running mean by 0.001 per step and learns r with rho = r^2 + 1e-4;
+    here rho is 1e-3 + softplus(raw).
 
-    The text keeps a mean "per kernel", but patch norms do not depend on the kernel: there is one
-    per layer. The released code moves the running mean by 0.001 a step and learns r with
-    rho = r^2 + 1e-4; here rho is 1e-3 + softplus(raw).
+    Args:
+        kind: a registered name, whose formulas have a radius.
+        alpha: scales h, > 0.
+        beta: the second constant of the formulas. Default: theirs.
+        radius: rho in the units of |x| (Eq. 4.5, 4.6, 4.8), or where learning starts; > 0.
+        learn_radius: whether rho is learned.
+        momentum: weight of a new batch in the running mean, in (0, 1].
+        sync: whether batch means are over all processes of torch.distributed.
     """
 
     def __init__(
         self,
+        kind: str,
         alpha: float = 1.0,
+        beta: float | None = None,
         radius: float = 1.0,
         learn_radius: bool = True,
         momentum: float = 0.1,
         sync: bool = False,
     ) -> None:
-        super().__init__(alpha)
-        check_magnitude(self.kind, alpha, None, radius)
+        super().__init__(alpha, kind, beta)
+        self.formula.check(alpha, beta, radius)
         self.start, self.learn_radius = float(radius), learn_radius
         self.rho = PositiveParameter(self.start) if learn_radius else None
         self.running = RunningNorm(momentum, sync) if learn_radius else None
@@ -141,13 +243,14 @@ class _RadiusMagnitude(Magnitude):
     def radius(self) -> Tensor | float:
         if self.rho is None or self.running is None:
             return self.start
-        return self.rho() * self.running.mean
+        radius: Tensor = self.rho() * self.running.mean
+        return radius
 
     @property
     def rho_and_mean(self) -> tuple[Tensor | float, float | RunningNorm]:
         if self.rho is None or self.running is None:
-            return self.start, 1.0
-        return self.rho(), self.running
+            return (self.start, 1.0)
+        return (self.rho(), self.running)
 
     def bind(self, filters: int) -> Magnitude:
         bound = copy.deepcopy(self)
@@ -159,49 +262,86 @@ class _RadiusMagnitude(Magnitude):
         return f"{super().extra_repr()}, radius={self.start:g}, learn_radius={self.learn_radius}"
 
 
-class BallMagnitude(_RadiusMagnitude):
-    __doc__ = "h = alpha min(|x|, rho) / rho, Eq. 4.5 and C.2.\n" + (_RadiusMagnitude.__doc__ or "")
+class BallMagnitude(RadiusMagnitude):
+    """h = alpha min(|x|, rho) / rho, Eq. 4.5 and C.2; see :class:`RadiusMagnitude`.
 
-    kind = "ball"
-    smooth = False
+    Args:
+        alpha: the bound of h, > 0.
+        radius: rho in the units of |x|, or where learning starts; > 0.
+        learn_radius: whether rho is learned per filter, in units of the mean patch norm.
+        momentum: weight of a new batch in the running mean patch norm, in (0, 1].
+        sync: whether batch means are over all processes of torch.distributed.
+    """
 
-
-class TanhMagnitude(_RadiusMagnitude):
-    __doc__ = "h = alpha tanh(|x| / rho), Eq. 4.6 and C.1.\n" + (_RadiusMagnitude.__doc__ or "")
-
-    kind = "tanh"
-
-
-class SegmentedMagnitude(_RadiusMagnitude):
-    __doc__ = "h = alpha |x| up to |x| = rho, with slope beta from there; Eq. 4.8 and C.3.\n" + (
-        _RadiusMagnitude.__doc__ or ""
-    )
-
-    kind = "segmented"
+    _name = "ball"
 
     def __init__(
         self,
         alpha: float = 1.0,
-        beta: float = BETA["segmented"],
         radius: float = 1.0,
         learn_radius: bool = True,
         momentum: float = 0.1,
         sync: bool = False,
     ) -> None:
-        super().__init__(alpha, radius, learn_radius, momentum, sync)
-        check_magnitude(self.kind, alpha, beta)
-        self.beta = float(beta)
-
-    @property
-    def bounded(self) -> bool:  # type: ignore[override]
-        return self.beta == 0
-
-    @property
-    def smooth(self) -> bool:  # type: ignore[override]
-        return self.beta == self.alpha
+        super().__init__("ball", alpha, None, radius, learn_radius, momentum, sync)
 
 
-_BY_NAME: dict[str, type[Magnitude]] = {
+class TanhMagnitude(RadiusMagnitude):
+    """h = alpha tanh(|x| / rho), Eq. 4.6 and C.1; see :class:`RadiusMagnitude`.
+
+    Args:
+        alpha: the bound of h, > 0.
+        radius: rho in the units of |x|, or where learning starts; > 0.
+        learn_radius: whether rho is learned per filter, in units of the mean patch norm.
+        momentum: weight of a new batch in the running mean patch norm, in (0, 1].
+        sync: whether batch means are over all processes of torch.distributed.
+    """
+
+    _name = "tanh"
+
+    def __init__(
+        self,
+        alpha: float = 1.0,
+        radius: float = 1.0,
+        learn_radius: bool = True,
+        momentum: float = 0.1,
+        sync: bool = False,
+    ) -> None:
+        super().__init__("tanh", alpha, None, radius, learn_radius, momentum, sync)
+
+
+class SegmentedMagnitude(RadiusMagnitude):
+    """h = alpha |x| up to |x| = rho, with slope beta from there; Eq. 4.8 and C.3.
+
+    See :class:`RadiusMagnitude`.
+
+    Args:
+        alpha: slope up to rho, > 0.
+        beta: slope from there, >= 0.
+        radius: rho in the units of |x|, or where learning starts; > 0.
+        learn_radius: whether rho is learned per filter, in units of the mean patch norm.
+        momentum: weight of a new batch in the running mean patch norm, in (0, 1].
+        sync: whether batch means are over all processes of torch.distributed.
+    """
+
+    _name = "segmented"
+
+    def __init__(
+        self,
+        alpha: float = 1.0,
+        beta: float = SegmentedLength.default_beta,
+        radius: float = 1.0,
+        learn_radius: bool = True,
+        momentum: float = 0.1,
+        sync: bool = False,
+    ) -> None:
+        super().__init__("segmented", alpha, beta, radius, learn_radius, momentum, sync)
+
+
+MagnitudeLike: TypeAlias = str | Magnitude
+
+# The modules of the named magnitudes that have a class of their own.
+_MODULES: dict[str, type[Magnitude]] = {
     "sphere": SphereMagnitude,
     "ball": BallMagnitude,
     "tanh": TanhMagnitude,
@@ -212,8 +352,19 @@ _BY_NAME: dict[str, type[Magnitude]] = {
 }
 
 
-def make_magnitude(magnitude: str | Magnitude) -> Magnitude:
-    """A magnitude from its name with the settings of C.2, or as it is.
+def make_magnitude(magnitude: MagnitudeLike, **settings: Any) -> Magnitude:
+    """A magnitude from its registered name with the settings of C.2, or as it is.
+
+    Args:
+        magnitude: a name or a Magnitude.
+        settings: arguments of the named magnitude, such as its radius.
+
+    Returns:
+        The module.
+
+    Raises:
+        ValueError: if the name is unknown, with the nearest one.
+        TypeError: if it is neither a name nor a Magnitude.
 
     >>> make_magnitude("segmented")
     SegmentedMagnitude(
@@ -222,13 +373,26 @@ def make_magnitude(magnitude: str | Magnitude) -> Magnitude:
       (running): RunningNorm(momentum=0.1, sync=False)
     )
     """
-    if isinstance(magnitude, Magnitude):
-        return magnitude
-    if not isinstance(magnitude, str):
+    if isinstance(magnitude, str):
+        return _by_name(magnitude, settings)
+    if not isinstance(magnitude, Magnitude):
         raise TypeError(f"magnitude must be a name or a Magnitude, got {magnitude!r}")
-    if magnitude not in _BY_NAME:
+    if settings:
+        raise TypeError(f"settings belong to a name, got {settings} and {magnitude!r}")
+    return magnitude
+
+
+def _by_name(name: str, settings: dict[str, Any]) -> Magnitude:
+    try:
+        target = entry("magnitude", name).target
+    except ValueError as error:
         raise ValueError(
-            f"unknown magnitude {magnitude!r}; expected one of {', '.join(MAGNITUDE_KINDS)}, or an "
-            f"instance such as TanhMagnitude(radius=2.0, learn_radius=False)"
-        )
-    return _BY_NAME[magnitude]()
+            f"{error}, or an instance such as TanhMagnitude(radius=2.0, learn_radius=False)"
+        ) from None
+    if name in _MODULES:
+        return _MODULES[name](**settings)
+    if isinstance(target, type) and issubclass(target, Magnitude):
+        return target(**settings)
+    if magnitude_function(name).has_radius:
+        return RadiusMagnitude(name, **settings)
+    return Magnitude(kind=name, **settings)

@@ -3,33 +3,55 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from ..functional.decoupled import Weighted, check_weighted
-from .angular import Angular, make_angular
-from .magnitude import Magnitude, make_magnitude
+from .angular import AngularLike, make_angular
+from .magnitude import MagnitudeLike, make_magnitude
 
-__all__ = ["Operator", "Rescale"]
+__all__ = ["Operator", "Rescale", "RescaleLike"]
 
 
 class Rescale(nn.Module):
-    """beta F + gamma, the rescaling of SphereNorm (3.2.5); learned for each filter, or fixed."""
+    """beta F + gamma, the rescaling of SphereNorm (3.2.5); learned for each filter, or fixed.
+
+    Args:
+        beta: the factor, or where learning starts.
+        gamma: the summand, or where learning starts.
+        learnable: whether both are parameters.
+    """
 
     def __init__(self, beta: float = 1.0, gamma: float = 0.0, learnable: bool = True) -> None:
         super().__init__()
         self.start, self.learnable = (float(beta), float(gamma)), learnable
+        self.beta: Tensor
+        self.gamma: Tensor
         if learnable:
-            self.beta: Tensor = nn.Parameter(torch.tensor(self.start[0]))
-            self.gamma: Tensor = nn.Parameter(torch.tensor(self.start[1]))
+            self.beta = nn.Parameter(torch.tensor(self.start[0]))
+            self.gamma = nn.Parameter(torch.tensor(self.start[1]))
         else:
             self.register_buffer("beta", torch.tensor(self.start[0]), persistent=False)
             self.register_buffer("gamma", torch.tensor(self.start[1]), persistent=False)
 
+    def reset_parameters(self) -> None:
+        """Set beta and gamma to where they started."""
+        with torch.no_grad():
+            self.beta.fill_(self.start[0])
+            self.gamma.fill_(self.start[1])
+
     def bind(self, filters: int) -> Rescale:
-        """The rescaling as a layer of so many filters holds it: one beta and gamma for each."""
+        """The rescaling as a layer holds it: a copy with a beta and a gamma per filter.
+
+        Args:
+            filters: number of filters of the layer.
+
+        Returns:
+            The copy.
+        """
         bound = copy.deepcopy(self)
         for name in ("beta", "gamma"):
             value = getattr(bound, name).detach().expand(filters).clone()
@@ -40,7 +62,10 @@ class Rescale(nn.Module):
         return f"beta={self.start[0]:g}, gamma={self.start[1]:g}, learnable={self.learnable}"
 
 
-def make_rescale(rescale: bool | Sequence[float] | Rescale) -> Rescale | None:
+RescaleLike: TypeAlias = bool | Sequence[float] | Rescale
+
+
+def make_rescale(rescale: RescaleLike) -> Rescale | None:
     """True: learned; two numbers: fixed; False: none."""
     if isinstance(rescale, Rescale):
         return rescale
@@ -56,10 +81,13 @@ def make_rescale(rescale: bool | Sequence[float] | Rescale) -> Rescale | None:
 class Operator(nn.Module):
     """h(|w|, |x|) g(theta), Eq. 4.3, as the objects that make it and their few parameters.
 
-    magnitude, angular: a name or an instance; angular may also be any callable of cos(theta).
-    weighted: None, "linear" (4.3.5), "nonlinear" (4.15), "nonlinear_separate" (4.16).
-    rescale: False; True for learned beta and gamma from 1 and 0; a pair of fixed numbers
-    (beta, gamma); or a Rescale.
+    Args:
+        filters: number of filters of the layer.
+        magnitude: h, a name or an instance.
+        angular: g, a name, an instance or any callable of cos(theta).
+        weighted: None, "linear" (4.3.5), "nonlinear" (4.15), "nonlinear_separate" (4.16).
+        rescale: False; True for learned beta and gamma from 1 and 0; a pair of fixed numbers
+            (beta, gamma); or a Rescale.
     """
 
     no_weight_decay = True  # k, radius, rescaling
@@ -67,15 +95,15 @@ class Operator(nn.Module):
     def __init__(
         self,
         filters: int,
-        magnitude: str | Magnitude = "sphere",
-        angular: str | Angular | Callable[[Tensor], Tensor] = "cosine",
+        magnitude: MagnitudeLike = "sphere",
+        angular: AngularLike = "cosine",
         weighted: Weighted | None = None,
-        rescale: bool | Sequence[float] | Rescale = False,
+        rescale: RescaleLike = False,
     ) -> None:
         super().__init__()
         self.magnitude = make_magnitude(magnitude).bind(filters)
         self.angular = make_angular(angular).bind(filters)
-        check_weighted(weighted, self.magnitude.kind)
+        check_weighted(weighted, self.magnitude.formula)
         self.weighted = weighted
         chosen = make_rescale(rescale)
         self.rescale = None if chosen is None else chosen.bind(filters)
@@ -92,7 +120,7 @@ class Operator(nn.Module):
 
     @property
     def radius(self) -> Tensor | float:
-        """The operator radius in units of |x|, one a filter if learned; 0 for none (4.3.2)."""
+        """The operator radius in units of |x|, per filter if learned; 0 for none (4.3.2)."""
         return self.magnitude.radius
 
     def extra_repr(self) -> str:

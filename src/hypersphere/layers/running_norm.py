@@ -18,6 +18,12 @@ class RunningNorm(nn.Module):
     In evaluation: the running mean. sync=True takes batch means over all processes, so that a
     batch split over processes gives the same outputs and gradients as in one piece.
 
+    Input: patch norms of any shape; the output is their mean, a scalar.
+
+    Args:
+        momentum: weight of a new batch in the running mean, in (0, 1].
+        sync: whether batch means are over all processes of torch.distributed.
+
     >>> mean = RunningNorm(momentum=0.5)
     >>> mean(torch.tensor([1.0, 3.0])), mean.mean
     (tensor(2.), tensor(2.))
@@ -34,20 +40,27 @@ class RunningNorm(nn.Module):
         self.register_buffer("mean", torch.ones(()))
         self.register_buffer("batches", torch.zeros((), dtype=torch.long))
 
+    def reset_parameters(self) -> None:
+        """Forget all batches."""
+        self.mean.fill_(1)
+        self.batches.zero_()
+
     def forward(self, norm: Tensor) -> Tensor:
         if not self.training:
             return self.mean
         if self.sync and distributed.is_available() and distributed.is_initialized():
-            total, count = norm.sum(), norm.new_tensor(float(norm.numel()))
-            total, count = _SumOverProcesses.apply(total), _SumOverProcesses.apply(count)
-            mean = total / count.clamp_min(1)
+            total = _SumOverProcesses.apply(norm.sum())  # type: ignore[no-untyped-call]
+            patches = _SumOverProcesses.apply(norm.new_tensor(float(norm.numel())))  # type: ignore[no-untyped-call]
+            mean = total / patches.clamp_min(1)
         else:
             mean = norm.sum() / max(1, norm.numel())
         seen = mean > 0
         with torch.no_grad():  # an empty or an all-zero batch has no scale to tell
             self.batches += seen
-            weight = (1 / self.batches.clamp_min(1)).clamp_min_(self.momentum).mul_(seen)
-            self.mean.lerp_(mean.to(self.mean.dtype), weight.to(self.mean.dtype))
+            # In the type of the mean: 1 / count of whole numbers would be a float32.
+            count = self.batches.clamp_min(1).to(self.mean.dtype)
+            weight = count.reciprocal().clamp_min_(self.momentum).mul_(seen)
+            self.mean.lerp_(mean.to(self.mean.dtype), weight)
         return torch.where(seen, mean, torch.ones_like(mean))
 
     def extra_repr(self) -> str:
@@ -58,13 +71,13 @@ class _SumOverProcesses(torch.autograd.Function):
     """All-reduce whose backward is one too: the losses of all processes depend on the sum."""
 
     @staticmethod
-    def forward(ctx: Any, value: Tensor) -> Tensor:  # type: ignore[override]
+    def forward(ctx: Any, value: Tensor) -> Tensor:
         value = value.clone()
         distributed.all_reduce(value)
         return value
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
         grad = grad.clone()
         distributed.all_reduce(grad)
         return grad

@@ -4,7 +4,7 @@ A network returns features; `Classifier` joins it with a head.
 """
 
 # The import order is the order of `list_models()`.
-from .plain import PlainCNN  # isort: skip
+from .plain_cnn import PlainCNN  # isort: skip
 from .resnet import ResNet  # isort: skip
 from .sphereface import SphereFace  # isort: skip
 from .mlp import MLP  # isort: skip
@@ -14,9 +14,12 @@ from .pointnet import PointNet  # isort: skip
 from .pointnet2 import PointNet2, ball_query, farthest_points  # isort: skip
 from .sngan import Discriminator, Generator  # isort: skip
 from .blocks import Backbone, Style
+from .catalog import ModelEntry, create, list_models, model_entry
 from .classifier import Classifier
-from .registry import Entry, create, entry, list_models
 from .summary import LayerRow, count_parameters, layer_rows, model_table
+
+# The names these had before.
+Entry, entry = ModelEntry, model_entry
 
 __all__ = [
     "GCN",
@@ -28,6 +31,7 @@ __all__ = [
     "Entry",
     "Generator",
     "LayerRow",
+    "ModelEntry",
     "PlainCNN",
     "PointNet",
     "PointNet2",
@@ -41,6 +45,7 @@ __all__ = [
     "farthest_points",
     "layer_rows",
     "list_models",
+    "model_entry",
     "model_table",
     "normalized_adjacency",
 ]

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .blocks import DEFAULT, Backbone, Style, check_images, halve, initialize, size_pair, unknown
-from .registry import register
+from ..registry import unknown_name
+from .blocks import DEFAULT, Backbone, Style, check_images, halve, initialize_weights, size_pair
+from .catalog import add_table
 
 EMISSIONS = ("product", "angle", "norm")
 
@@ -18,11 +19,8 @@ EMISSIONS = ("product", "angle", "norm")
 class Autoencoder(Backbone):
     """Strided 3x3 convolutions down to a latent map, transposed ones back up to the image.
 
-    (B, in_channels, H, W) -> the same shape, in [0, 1] with ``squash`` (a sigmoid). ``features``
-    is the number of channels of the latent map, ``widths`` those of the layers before it.
-
-    ``emit`` (of `encode` and `forward`) says what the last convolution of the encoder gives to the
-    decoder, with all weights as they are:
+    Images (B, in_channels, H, W) -> the same shape. ``emit`` (of `encode` and ``forward``) says
+    what the last convolution of the encoder gives to the decoder, with all weights as they are:
 
     - "product": w . x, as trained;
     - "angle": cos(theta(w, x)), the angular information alone;
@@ -32,6 +30,14 @@ class Autoencoder(Backbone):
     square is that of the product: the decoder stays in the range it was trained for and learns
     nothing about the single image from it. Fig. 1.1 gives no sizes and does not say how angles are
     fed to the decoder. The encoder takes the operator of the style, the decoder is always plain.
+
+    Args:
+        widths: channels of the encoder's layers before the latent map.
+        features: channels of the latent map.
+        in_channels: channels of the images.
+        image_size: side of the images, or (height, width).
+        squash: bring the output into [0, 1] by a sigmoid.
+        style: operator, norm and activation of the layers.
 
     >>> net = Autoencoder(image_size=8, widths=(4,), features=2)
     >>> image = torch.rand(3, 1, 8, 8)
@@ -80,12 +86,21 @@ class Autoencoder(Backbone):
             self.decoder.append(nn.Sequential(parts))
         self.squash = nn.Sigmoid() if squash else nn.Identity()
         self.out_features = features * sizes[-1][0] * sizes[-1][1]
-        initialize(self)
+        initialize_weights(self)
 
     def encode(self, x: Tensor, emit: str = "product", rescale: bool = True) -> Tensor:
-        """The latent map (B, features, h, w): inner products, cosines or norms."""
+        """The latent map of images.
+
+        Args:
+            x: images (B, in_channels, H, W).
+            emit: "product", "angle" or "norm".
+            rescale: bring angles or norms to the root mean square of the products.
+
+        Returns:
+            Inner products, cosines or norms (B, features, h, w).
+        """
         if emit not in EMISSIONS:
-            raise unknown("emission", emit, EMISSIONS)
+            raise unknown_name("emission", emit, EMISSIONS)
         check_images(x, self.in_channels, self.image_size)
         x = self.encoder(x)
         product = self.latent(x)
@@ -109,14 +124,21 @@ class Autoencoder(Backbone):
         return plain, patch * filters.view(1, -1, 1, 1)
 
     def decode(self, latent: Tensor) -> Tensor:
-        """An image (B, in_channels, H, W) from a latent map."""
+        """Images from a latent map.
+
+        Args:
+            latent: (B, features, h, w).
+
+        Returns:
+            Images (B, in_channels, H, W).
+        """
         return self.squash(self.decoder(latent))
 
     def forward(self, x: Tensor, emit: str = "product", rescale: bool = True) -> Tensor:
         return self.decode(self.encode(x, emit, rescale))
 
 
-register(
+add_table(
     "autoencoder",
     Autoencoder,
     "Fig. 1.1",

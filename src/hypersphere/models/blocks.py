@@ -2,47 +2,54 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import inspect
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-OPERATORS = ("plain", "sphere", "ball", "tanh", "linear", "segmented", "log", "mixed")
-ANGULARS = ("linear", "cosine", "sigmoid", "square_cosine")
+from ..functional.angular import angular_function
+from ..registry import names, unknown_name
+
 SHARES = ("filter", "layer", "network")
 NORMS = ("batch", "layer", "none")
 ACTIVATIONS = ("relu", "prelu", "leaky_relu", "none")
 _NORM_LAYERS = {0: nn.BatchNorm1d, 1: nn.BatchNorm1d, 2: nn.BatchNorm2d}
 
 
-def unknown(kind: str, value: object, allowed: Iterable[str]) -> ValueError:
-    """The error for a name that is not known: it gives the nearest one, then all of them."""
-    names = list(allowed)
-    near = difflib.get_close_matches(str(value), names, n=1, cutoff=0.5)
-    hint = f" did you mean {near[0]!r}?" if near else ""
-    return ValueError(f"unknown {kind} {value!r};{hint} known: {', '.join(names)}")
+def operators() -> tuple[str, ...]:
+    """The names that `Style` takes as operator: "plain", and every magnitude."""
+    return ("plain", *names("magnitude"))
+
+
+def angulars() -> tuple[str, ...]:
+    """The names that `Style` takes as angular activation."""
+    return tuple(names("angular"))
 
 
 @dataclass(frozen=True)
 class Style:
     """How the layers of a network are made; the shape of the network is not its business.
 
-    - ``operator``: None or "plain" for the inner product; a magnitude by name ("sphere" "ball"
-      "tanh" "linear" "segmented" "log" "mixed") or an instance of one (Eq. 4.4-4.10), copied for
-      each layer; a layer class such as ``SphereConv2d``, used wherever it is a subclass of the
-      plain layer; or a function ``make(plain_class, *arguments, **options)`` giving the layer.
-    - ``angular``: the angular activation g (Eq. 4.11-4.14) of decoupled layers, a name, an instance
-      or a function of cos(theta). ``k`` is the curvature of the sigmoid, ``learn_k`` learns it per
-      "filter", "layer" or "network".
-    - ``norm``: "batch", "layer" (over all values of a sample) or "none". ``activation``: "relu"
-      "prelu" "leaky_relu" (slope 0.1) "none".
-    - ``weighted``, ``rescale``: handed to the decoupled layers (Eq. 4.15, 4.16; Sec. 3.2.5).
+    Args:
+        operator: None or "plain" for the inner product; a magnitude by name ("sphere" "ball" "tanh"
+            "linear" "segmented" "log" "mixed") or an instance of one (Eq. 4.4-4.10), copied for
+            each layer; a layer class such as ``SphereConv2d``, used wherever it is a subclass of
+            the plain layer; or a function ``make(plain_class, *arguments, **options)`` that returns
+            the layer.
+        angular: the angular activation g (Eq. 4.11-4.14) of decoupled layers: a name, an instance
+            or a function of cos(theta).
+        norm: "batch", "layer" (over all values of a sample) or "none".
+        activation: "relu", "prelu", "leaky_relu" (slope 0.1) or "none".
+        k: curvature of the sigmoid activation. Default: that of the layers.
+        learn_k: learn the curvature per "filter", "layer" or "network". Default: fixed.
+        weighted: "linear", "nonlinear" or "nonlinear_separate" for weighted decoupled layers
+            (Eq. 4.15, 4.16). Default: unweighted.
+        rescale: scale the output of decoupled layers to unit variance at the start (Sec. 3.2.5).
 
     >>> Style(activation="prelu").unit(2, 3, 8, kernel_size=3)
     Sequential(
@@ -62,32 +69,36 @@ class Style:
     rescale: bool = False
 
     def __post_init__(self) -> None:
-        if isinstance(self.operator, str) and self.operator not in OPERATORS:
-            raise unknown("operator", self.operator, OPERATORS)
-        if isinstance(self.angular, str) and self.angular not in ANGULARS:
-            raise unknown("angular activation", self.angular, ANGULARS)
+        if isinstance(self.operator, str) and self.operator not in operators():
+            raise unknown_name("operator", self.operator, operators())
+        if isinstance(self.angular, str) and self.angular not in angulars():
+            raise unknown_name("angular activation", self.angular, angulars())
         if self.norm not in NORMS:
-            raise unknown("norm", self.norm, NORMS)
+            raise unknown_name("norm", self.norm, NORMS)
         if self.activation not in ACTIVATIONS:
-            raise unknown("activation", self.activation, ACTIVATIONS)
+            raise unknown_name("activation", self.activation, ACTIVATIONS)
         if self.learn_k is not None and self.learn_k not in SHARES:
-            raise unknown("learn_k", self.learn_k, SHARES)
-        if (self.k is not None or self.learn_k) and self.angular != "sigmoid":
+            raise unknown_name("learn_k", self.learn_k, SHARES)
+        if (self.k is not None or self.learn_k) and not self._has_k():
             raise ValueError(
                 "k and learn_k belong to angular='sigmoid' (Eq. 4.13); "
                 f"got angular={self.angular!r}"
             )
 
+    def _has_k(self) -> bool:
+        named = isinstance(self.angular, str)
+        return named and angular_function(self.angular).default_k is not None
+
     @functools.cached_property
     def _angular(self) -> Any:
-        # Made once a network: a curvature shared by all layers is the parameter of one object.
+        # Made once per network: a curvature shared by all layers is the parameter of one object.
         if self.k is None and self.learn_k is None:
             return self.angular
-        from ..layers import SigmoidAngular
+        from ..layers import make_angular
 
         given = {} if self.k is None else {"k": self.k}
         share: Any = self.learn_k or "layer"
-        return SigmoidAngular(**given, learnable=bool(self.learn_k), share=share)
+        return make_angular(self.angular, **given, learnable=bool(self.learn_k), share=share)
 
     @property
     def plain(self) -> bool:
@@ -97,7 +108,16 @@ class Style:
         )
 
     def make(self, layer: type[nn.Module], *arguments: Any, **options: Any) -> nn.Module:
-        """The layer of this style in place of the plain `layer` (Conv1d, Conv2d or Linear)."""
+        """The layer of this style in place of a plain one.
+
+        Args:
+            layer: the plain class: ``nn.Conv1d``, ``nn.Conv2d`` or ``nn.Linear``.
+            arguments: its positional arguments.
+            options: its keyword arguments.
+
+        Returns:
+            The layer.
+        """
         operator = self.operator
         if self.plain:
             return layer(*arguments, **options)
@@ -126,7 +146,19 @@ class Style:
         stride: int = 1,
         bias: bool = False,
     ) -> nn.Module:
-        """A convolution in 1 or 2 dimensions, padded so that stride 1 keeps the size."""
+        """A convolution in 1 or 2 dimensions, padded so that stride 1 keeps the size.
+
+        Args:
+            dims: 1 or 2.
+            inputs: channels that enter.
+            outputs: filters.
+            kernel_size: side of the kernel.
+            stride: step of the kernel.
+            bias: whether it has a bias.
+
+        Returns:
+            The layer.
+        """
         layer = nn.Conv1d if dims == 1 else nn.Conv2d
         return self.make(
             layer,
@@ -139,14 +171,41 @@ class Style:
         )
 
     def linear(self, inputs: int, outputs: int, bias: bool = False) -> nn.Module:
+        """A fully connected layer.
+
+        Args:
+            inputs: features that enter.
+            outputs: neurons.
+            bias: whether it has a bias.
+
+        Returns:
+            The layer.
+        """
         return self.make(nn.Linear, inputs, outputs, bias=bias)
 
     def normalization(self, channels: int, dims: int = 2) -> nn.Module:
+        """The normalization of this style.
+
+        Args:
+            channels: channels of its input.
+            dims: 0 for vectors, 1 for sequences, 2 for images.
+
+        Returns:
+            The layer; the identity for norm "none".
+        """
         if self.norm == "layer":
             return nn.GroupNorm(1, channels)  # over all values of a sample, a gain per channel
         return nn.Identity() if self.norm == "none" else _NORM_LAYERS[dims](channels)
 
     def activate(self, channels: int) -> nn.Module:
+        """The activation of this style.
+
+        Args:
+            channels: channels of its input, each with its own slope for "prelu".
+
+        Returns:
+            The layer; the identity for activation "none".
+        """
         if self.activation == "prelu":
             return nn.PReLU(channels)
         if self.activation == "leaky_relu":
@@ -164,7 +223,21 @@ class Style:
         normalize: bool = True,
         bias: bool = False,
     ) -> nn.Sequential:
-        """Convolution (``dims`` 1, 2) or linear layer (``dims`` 0), then norm, then activation."""
+        """A layer, then norm, then activation.
+
+        Args:
+            dims: 1 or 2 for a convolution, 0 for a fully connected layer.
+            inputs: channels that enter.
+            outputs: filters or neurons.
+            kernel_size: side of the kernel of a convolution.
+            stride: step of the kernel of a convolution.
+            activate: whether the activation follows.
+            normalize: whether the normalization follows.
+            bias: whether the layer has a bias.
+
+        Returns:
+            The layers in their order, named ``conv`` or ``linear``, ``norm`` and ``act``.
+        """
         layer = (
             self.linear(inputs, outputs, bias)
             if dims == 0
@@ -186,14 +259,22 @@ UNNORMALIZED = Style(norm="none")
 class Backbone(nn.Module):
     """A network that returns features; the head is separate.
 
-    ``out_features`` is the width of the features, ``input_shape`` the shape of one sample.
+    A subclass sets ``out_features``, the width of the features, and ``input_shape``, the shape of
+    one sample. Samples (B, *input_shape) -> features (B, out_features).
     """
 
     out_features: int
     input_shape: tuple[int, ...]
 
     def example_inputs(self, batch: int = 2) -> tuple[Tensor, ...]:
-        """Inputs of the right shapes, for summaries and exports."""
+        """Inputs of the right shapes, for summaries and exports.
+
+        Args:
+            batch: number of samples.
+
+        Returns:
+            The arguments of ``forward``: here one tensor of zeros (batch, *input_shape).
+        """
         device = next(self.parameters()).device
         return (torch.zeros(batch, *self.input_shape, device=device),)
 
@@ -225,7 +306,7 @@ def mark(layer: nn.Module, role: str) -> None:
     layer.neuron_role = role  # type: ignore[assignment]
 
 
-def initialize(model: nn.Module, weight: Callable[[Tensor], object] | None = None) -> None:
+def initialize_weights(model: nn.Module, weight: Callable[[Tensor], object] | None = None) -> None:
     """He et al. [38], N(0, 2 / fan_in), on every layer; biases 0 (Appendix C.1, Sec. 2.2.7)."""
     for module in model.modules():
         if isinstance(module, (nn.Conv1d, nn.Conv2d, nn.ConvTranspose2d, nn.Linear)):
@@ -254,6 +335,7 @@ def halve(size: tuple[int, int], ceil_mode: bool = True) -> tuple[int, int]:
 
 
 def same_length(widths: Sequence[int], depths: Sequence[int]) -> None:
+    """Raise unless ``widths`` has one number per stage."""
     if len(widths) != len(depths):
         raise ValueError(
             f"widths gives one number of filters per stage; this network has {len(depths)} stages, "

@@ -9,12 +9,15 @@ from torch.nn import functional as F
 
 
 class Classifier(nn.Module):
-    """``net(x)`` logits, ``net.features(x)``, ``net.loss(x, y)``: head(backbone(x)).
+    """A backbone and a head as one module: ``net(x)``, ``net.features(x)``, ``net.loss(x, y)``.
 
-    The head is any module of features, usually one of ``hypersphere.heads``: with a ``loss``
-    method that one is used, otherwise (an ``nn.Linear``) the cross entropy of its output. ``x``
-    may be a tuple where a backbone takes several inputs, such as (features, adjacency) of a
-    graph; ``mask`` then selects the rows (nodes) that carry a label in training.
+    Inputs (B, ...) -> scores (B, C), without a margin. Where a backbone takes several inputs, such
+    as (features, adjacency) of a graph, ``x`` is a tuple of them.
+
+    Args:
+        backbone: samples -> features (B, d).
+        head: features -> scores (B, C), usually one of ``hypersphere.heads``. If it has a ``loss``
+            method that one is used, otherwise (an ``nn.Linear``) the cross entropy of its output.
 
     >>> import torch
     >>> from hypersphere.models import create
@@ -37,7 +40,14 @@ class Classifier(nn.Module):
         self.head = head
 
     def features(self, x: Tensor | tuple[Tensor, ...]) -> Tensor:
-        """(B, out_features), what the head sees and verification compares."""
+        """What the head sees and verification compares.
+
+        Args:
+            x: samples (B, ...), or a tuple of the backbone's inputs.
+
+        Returns:
+            Features (B, out_features).
+        """
         return self.backbone(*_inputs(x))
 
     def forward(self, x: Tensor | tuple[Tensor, ...]) -> Tensor:
@@ -53,8 +63,15 @@ class Classifier(nn.Module):
     ) -> Tensor:
         """The head's loss, plus the penalty of a backbone that has one (PointNet's T-Nets).
 
-        ``mask``: rows of the features and labels that count. ``options`` go to the head's loss,
-        e.g. ``reduction``, ``label_smoothing``.
+        Args:
+            x: samples (B, ...), or a tuple of the backbone's inputs.
+            labels: classes (B,).
+            mask: rows of the features and labels that count, e.g. the labeled nodes of a graph.
+                Default: all.
+            options: passed to the head's loss, e.g. ``reduction``, ``label_smoothing``.
+
+        Returns:
+            The loss, a scalar unless ``reduction`` says otherwise.
         """
         penalized = getattr(self.backbone, "features_and_penalty", None)
         penalty: Tensor | float = 0.0

@@ -12,18 +12,25 @@ from .blocks import (
     Style,
     check_images,
     embedding,
-    initialize,
+    initialize_weights,
     mark,
     size_pair,
 )
-from .registry import register
+from .catalog import add_table
 
 
 class MLP(Backbone):
-    """Flattened image through fully connected layers of ``widths``, an activation after each.
+    """Flattened image through fully connected layers, an activation after each.
 
-    (B, in_channels, H, W) or (B, in_channels H W) -> (B, widths[-1]); with ``features=d`` one more
-    layer, without activation, to (B, d). No bias in layers that are decoupled or batch-normalized.
+    (B, in_channels, H, W) or (B, in_channels H W) -> (B, widths[-1]), or (B, features). No bias in
+    layers that are decoupled or batch-normalized.
+
+    Args:
+        widths: neurons of the layers.
+        in_channels: channels of the images.
+        image_size: side of the images, or (height, width).
+        features: neurons of one more layer, without activation. Default: without it.
+        style: operator, norm and activation of the layers.
     """
 
     def __init__(
@@ -48,7 +55,7 @@ class MLP(Backbone):
             width = outputs
         self.embedding = embedding(style, width, features, normalize=False, bias=style.plain)
         self.out_features = width if features is None else features
-        initialize(self)
+        initialize_weights(self)
 
     def forward(self, x: Tensor) -> Tensor:
         if x.dim() != 2 or x.shape[1] != self.flat:
@@ -57,7 +64,7 @@ class MLP(Backbone):
         return self.embedding(self.layers(x))
 
 
-register(
+add_table(
     "mlp",
     MLP,
     "Sec. F.3",

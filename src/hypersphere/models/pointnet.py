@@ -7,11 +7,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from .blocks import DEFAULT, Backbone, Style, initialize, mark
-from .registry import register
+from .blocks import DEFAULT, Backbone, Style, initialize_weights, mark
+from .catalog import add_table
 
 
 def check_points(points: Tensor, coordinates: int) -> None:
+    """Raise unless ``points`` is (B, N, coordinates)."""
     if points.dim() != 3 or points.shape[2] != coordinates:
         raise ValueError(
             f"this network expects point clouds (B, N, {coordinates}); got {tuple(points.shape)}"
@@ -78,15 +79,20 @@ class TNet(nn.Module):
 class PointNet(Backbone):
     """Points (B, N, 3), any N -> features (B, 256), the same for every order of the points.
 
-    1x1 convolutions 64-64-64-128-1024, max over the points, fully connected 512-256. ``tnets``
-    turns the coordinates (3x3) and the first features (64x64) by learned matrices;
-    `features_and_penalty` then gives the penalty that keeps the second near orthogonal.
-    Convolutions have no bias: batch norm follows.
+    1x1 convolutions 64-64-64-128-1024, max over the points, fully connected 512-256. Convolutions
+    have no bias: batch norm follows.
 
-    - ``widths``: the two convolutions before the second T-Net and the three after it.
-    - ``hidden``: the fully connected layers but the last; ``features`` the last (None: without it).
-    - ``dropout``: after the fully connected layers; the original has 0.3 after the last, and with
-      T-Nets after both.
+    Args:
+        widths: filters of the two convolutions before the second T-Net and the three after it.
+        hidden: widths of the fully connected layers but the last.
+        features: width of the last fully connected layer; None leaves it out.
+        in_channels: coordinates of a point.
+        points: points of a cloud that summaries and exports use; any number works.
+        tnets: turn the coordinates (3x3) and the first features (64x64) by learned matrices.
+        dropout: probabilities after the fully connected layers; the original has 0.3 after the
+            last, and with T-Nets after both.
+        penalty_weight: factor of the penalty that keeps the 64x64 matrix near orthogonal.
+        style: operator, norm and activation of the layers.
     """
 
     def __init__(
@@ -113,7 +119,7 @@ class PointNet(Backbone):
         dense = [*hidden] if features is None else [*hidden, features]
         self.dense = dense_mlp(style, widths[-1], dense, dropout)
         self.out_features = dense[-1] if dense else widths[-1]
-        initialize(self)
+        initialize_weights(self)
 
     def _run(self, points: Tensor) -> tuple[Tensor, Tensor | None]:
         check_points(points, self.in_channels)
@@ -130,7 +136,14 @@ class PointNet(Backbone):
         return self._run(points)[0]
 
     def features_and_penalty(self, points: Tensor) -> tuple[Tensor, Tensor]:
-        """Features, and penalty_weight / 2 * sum of |A A^T - I|^2 over the batch (or 0)."""
+        """Features, and penalty_weight / 2 * sum of |A A^T - I|^2 over the batch.
+
+        Args:
+            points: (B, N, in_channels).
+
+        Returns:
+            Features (B, out_features), and the penalty, a scalar; 0 without T-Nets.
+        """
         features, turn = self._run(points)
         if turn is None:
             return features, features.new_zeros(())
@@ -138,13 +151,13 @@ class PointNet(Backbone):
         return features, (turn @ turn.mT - eye).square().sum() * (self.penalty_weight / 2)
 
 
-register(
+add_table(
     "pointnet",
     PointNet,
     "Sec. E.1, F.3",
     "PointNet without T-Nets, 1024 points, features 256 (CoMHE, OPT on ModelNet40)",
 )
-register(
+add_table(
     "pointnet_tnet",
     PointNet,
     "Sec. E.1",

@@ -7,16 +7,23 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from .blocks import DEFAULT, Backbone, Style, initialize
+from .blocks import DEFAULT, Backbone, Style, initialize_weights
+from .catalog import add_table
 from .pointnet import check_points, dense_mlp, point_mlp
-from .registry import register
 
 
 @torch.no_grad()
 def farthest_points(points: Tensor, count: int) -> Tensor:
-    """Indices (B, count) of points, each as far as can be from those before it, from point 0 on.
+    """Points that are each as far as can be from those before it, from point 0 on.
 
-    ``points``: (B, N, D). O(count N D) time, O(B N) memory beyond the points.
+    O(count N D) time, O(B N) memory beyond the points.
+
+    Args:
+        points: (B, N, D).
+        count: how many to pick, at most N.
+
+    Returns:
+        Indices (B, count) into the points.
 
     >>> line = torch.tensor([[[0.0], [1.0], [2.0], [10.0]]])
     >>> farthest_points(line, 3)
@@ -39,10 +46,17 @@ def farthest_points(points: Tensor, count: int) -> Tensor:
 
 @torch.no_grad()
 def ball_query(points: Tensor, centers: Tensor, radius: float, count: int) -> Tensor:
-    """Indices (B, M, count) of the first `count` points closer than `radius` to each center.
+    """The first points within a radius of each center.
 
-    ``points`` (B, N, D), ``centers`` (B, M, D). A ball with fewer points repeats its first, as
-    released; one with none (a center that is no point) takes point 0.
+    Args:
+        points: (B, N, D).
+        centers: (B, M, D).
+        radius: points closer than this count.
+        count: points per center. A ball with fewer points repeats its first, as released; one with
+            none (a center that is no point) takes point 0.
+
+    Returns:
+        Indices (B, M, count) into the points.
 
     >>> line = torch.tensor([[[0.0], [1.0], [2.0], [10.0]]])
     >>> ball_query(line, line[:, 3:], radius=1.5, count=2), ball_query(line, line[:, 1:2], 1.5, 2)
@@ -113,9 +127,20 @@ class PointNet2(Backbone):
     """Points (B, N, 3) in the unit ball -> features (B, 256), by two levels of groups.
 
     512 centers, radius 0.2, 32 neighbors, 64-64-128; 128 centers, radius 0.4, 64 neighbors,
-    128-128-256; all, 256-512-1024; fully connected 512-256 with dropout 0.5 after each. Smaller
-    ``centers`` and ``neighbors`` suit small clouds. The first center is point 0: shuffle the points
-    to vary the groups.
+    128-128-256; all, 256-512-1024; fully connected 512-256 with dropout 0.5 after each. The first
+    center is point 0: shuffle the points to vary the groups.
+
+    Args:
+        widths: filters of the 1x1 convolutions of each level; the last level takes all points.
+        centers: groups of each level but the last; smaller numbers suit small clouds.
+        radii: radius of a group, per level but the last.
+        neighbors: points of a group, per level but the last.
+        hidden: widths of the fully connected layers but the last.
+        features: width of the last fully connected layer; None leaves it out.
+        in_channels: coordinates of a point: 3.
+        points: points of a cloud that summaries and exports use; any number works.
+        dropout: probabilities after the fully connected layers.
+        style: operator, norm and activation of the layers.
     """
 
     def __init__(
@@ -134,7 +159,7 @@ class PointNet2(Backbone):
         super().__init__()
         if not len(centers) == len(radii) == len(neighbors) == len(widths) - 1:
             raise ValueError(
-                "centers, radii and neighbors have one number a level, widths one more; got "
+                "centers, radii and neighbors have one number per level, widths one more; got "
                 f"{len(centers)}, {len(radii)}, {len(neighbors)} and {len(widths)}"
             )
         if in_channels != 3:
@@ -153,7 +178,7 @@ class PointNet2(Backbone):
         dense = [*hidden] if features is None else [*hidden, features]
         self.dense = dense_mlp(style, widths[-1][-1], dense, dropout)
         self.out_features = dense[-1] if dense else widths[-1][-1]
-        initialize(self)
+        initialize_weights(self)
 
     def forward(self, points: Tensor) -> Tensor:
         check_points(points, 3)
@@ -163,7 +188,7 @@ class PointNet2(Backbone):
         return self.dense(features.flatten(1))  # type: ignore[union-attr]
 
 
-register(
+add_table(
     "pointnet2",
     PointNet2,
     "Sec. E.1",

@@ -7,18 +7,18 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..registry import unknown_name
 from .blocks import (
     DEFAULT,
     Backbone,
     Style,
     check_images,
     embedding,
-    initialize,
+    initialize_weights,
     same_length,
     size_pair,
-    unknown,
 )
-from .registry import register
+from .catalog import add_table
 
 SHORTCUTS = ("plain", "decoupled", "identity")
 BLOCKS = ("basic", "bottleneck")
@@ -85,13 +85,23 @@ class ResidualBlock(nn.Module):
 class ResNet(Backbone):
     """Stem, stages of residual blocks (stride 2 from the second on), average pooling.
 
-    (B, in_channels, H, W) of any size -> (B, widths[-1]), four times that with bottleneck blocks;
-    with ``features=d`` a fully connected layer to (B, d) follows. ``image_size`` only sets the
-    shape that summaries and exports use.
+    Images (B, in_channels, H, W) of any size -> (B, widths[-1]), four times that with bottleneck
+    blocks, or (B, features).
 
-    - ``widths``, ``depths``: filters and blocks per stage. ``block``: "basic" or "bottleneck".
-    - ``shortcut``: "plain" "decoupled" "identity", where channels or size change.
-    - ``stem_width`` (default widths[0]), ``stem_kernel``, ``stem_stride``, ``stem_pool``: Conv0.x.
+    Args:
+        widths: filters of each stage.
+        depths: blocks of each stage.
+        in_channels: channels of the images.
+        image_size: side of the images, or (height, width), that summaries and exports use; any size
+            works.
+        features: width of a fully connected layer after the pooling. Default: without it.
+        block: "basic" or "bottleneck".
+        shortcut: "plain", "decoupled" or "identity": the shortcut where channels or size change.
+        stem_width: filters of the first convolution (Conv0.x). Default: ``widths[0]``.
+        stem_kernel: side of its kernel.
+        stem_stride: its stride.
+        stem_pool: a 3x3 max pooling of stride 2 after it.
+        style: operator, norm and activation of the layers.
     """
 
     def __init__(
@@ -112,9 +122,9 @@ class ResNet(Backbone):
         super().__init__()
         same_length(widths, depths)
         if block not in BLOCKS:
-            raise unknown("block", block, BLOCKS)
+            raise unknown_name("block", block, BLOCKS)
         if shortcut not in SHORTCUTS:
-            raise unknown("shortcut", shortcut, SHORTCUTS)
+            raise unknown_name("shortcut", shortcut, SHORTCUTS)
         self.in_channels = in_channels
         channels = stem_width or widths[0]
         self.stem = style.unit(2, in_channels, channels, stem_kernel, stem_stride)
@@ -131,7 +141,7 @@ class ResNet(Backbone):
         self.embedding = embedding(style, channels, features, normalize=False)
         self.out_features = channels if features is None else features
         self.input_shape = (in_channels, *size_pair(image_size))
-        initialize(self)
+        initialize_weights(self)
 
     def forward(self, x: Tensor) -> Tensor:
         check_images(x, self.in_channels)
@@ -148,7 +158,7 @@ _IMAGENET = {
 _WIDE = {"widths": (256, 512, 768, 1024), "depths": (2, 2, 2, 2)}
 
 for _n, _depth in ((20, 3), (32, 5)):
-    register(
+    add_table(
         f"resnet{_n}",
         ResNet,
         "Table F.2",
@@ -161,14 +171,14 @@ for _name, _widths, _source, _what in (
     ("resnet32_c1", (96, 192, 384), "Tables B.2, C.1", "SphereNets, decoupled networks"),
     ("resnet32_d2", (64, 128, 256), "Tables D.2, E.2", "MHE, CoMHE"),
 ):
-    register(
+    add_table(
         _name,
         ResNet,
         _source,
         f"CIFAR ResNet-32, {'/'.join(map(str, _widths))} ({_what})",
         widths=_widths,
     )
-register(
+add_table(
     "resnet18",
     ResNet,
     "Tables C.1, D.2, E.2",
@@ -176,7 +186,7 @@ register(
     depths=(2, 2, 2, 2),
     **_IMAGENET,
 )
-register(
+add_table(
     "resnet34",
     ResNet,
     "Tables D.2, E.2",
@@ -184,7 +194,7 @@ register(
     depths=(3, 4, 6, 3),
     **_IMAGENET,
 )
-register(
+add_table(
     "resnet50",
     ResNet,
     "Sec. E.1",
@@ -193,7 +203,7 @@ register(
     block="bottleneck",
     **_IMAGENET,
 )
-register(
+add_table(
     "resnet18_wide",
     ResNet,
     "Table B.2",
@@ -201,7 +211,7 @@ register(
     **{**_IMAGENET, **_WIDE},
 )
 for _v, _shortcut in ((1, "decoupled"), (2, "plain")):
-    register(
+    add_table(
         f"sphere_resnet18_v{_v}",
         ResNet,
         "Table B.2, Sec. 3.4.6",

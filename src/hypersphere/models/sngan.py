@@ -9,8 +9,17 @@ from itertools import pairwise
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 
-from .blocks import DEFAULT, Backbone, Style, check_images, halve, initialize, mark, size_pair
-from .registry import register
+from .blocks import (
+    DEFAULT,
+    Backbone,
+    Style,
+    check_images,
+    halve,
+    initialize_weights,
+    mark,
+    size_pair,
+)
+from .catalog import add_table
 
 CRITIC_STYLE = Style(norm="none", activation="leaky_relu")
 
@@ -22,11 +31,18 @@ def _small(weight: Tensor) -> None:
 class Generator(Backbone):
     """z (B, 128) -> images (B, 3, 32, 32) in [-1, 1].
 
-    Dense to a 4x4 map of widths[0] channels, transposed 4x4 convolutions of stride 2 with norm
-    and activation, a 3x3 convolution with tanh. ``features`` is the dimension of z, ``base_size``
-    the side of the first map (M_g in the table). Weights start at N(0, 0.02^2). Transposed
-    convolutions have no decoupled form, so the style's operator must be plain. The released code
-    has norm and activation after the dense layer as well, the table has not: ``dense_norm``.
+    Dense to a 4x4 map of widths[0] channels, transposed 4x4 convolutions of stride 2 with norm and
+    activation, a 3x3 convolution with tanh. Weights start at N(0, 0.02^2).
+
+    Args:
+        widths: channels of the maps.
+        features: dimension of z.
+        in_channels: channels of the images.
+        base_size: side of the first map (M_g in the table).
+        dense_norm: norm and activation after the dense layer as well, as in the released code; the
+            table has not.
+        style: norm and activation of the layers. Its operator must be plain: transposed
+            convolutions have no decoupled form.
     """
 
     def __init__(
@@ -63,7 +79,7 @@ class Generator(Backbone):
         self.image = nn.Conv2d(widths[-1], in_channels, 3, padding=1)
         side = base_size * 2 ** (len(widths) - 1)
         self.out_features = in_channels * side * side
-        initialize(self, _small)
+        initialize_weights(self, _small)
 
     def forward(self, z: Tensor) -> Tensor:
         if z.dim() != 2 or z.shape[1] != self.input_shape[0]:
@@ -77,12 +93,18 @@ class Generator(Backbone):
 class Discriminator(Backbone):
     """Images (B, 3, 32, 32) -> (B, features); one number, before the sigmoid, by default.
 
-    3x3 convolutions of stride 1 and 4x4 convolutions of stride 2 in turn, leaky ReLU of slope
-    0.1, then a dense layer (``features=None`` returns what enters it). ``spectral`` normalizes
-    every weight by its largest singular value (Eq. D.13, torch's); ``weight_normalized`` gives
-    every neuron a learned length instead, g v / |v| [128]. Weights start at N(0, 0.02^2).
-    The released code widens at the 4x4 convolutions (64-128-128-256-256-512-512); the table, and
-    this, one later.
+    3x3 convolutions of stride 1 and 4x4 convolutions of stride 2 in turn, leaky ReLU of slope 0.1,
+    then a dense layer. Weights start at N(0, 0.02^2). The released code widens at the 4x4
+    convolutions (64-128-128-256-256-512-512); the table, and this, one later.
+
+    Args:
+        widths: filters of the 3x3 convolutions.
+        features: numbers that the dense layer returns; None returns what enters it.
+        in_channels: channels of the images.
+        image_size: side of the images, or (height, width).
+        spectral: divide every weight by its largest singular value (Eq. D.13, torch's).
+        weight_normalized: give every neuron a learned length instead, g v / |v| [128].
+        style: operator, norm and activation of the layers.
     """
 
     def __init__(
@@ -115,7 +137,7 @@ class Discriminator(Backbone):
             self.dense = nn.Linear(flat, features)
             mark(self.dense, "output")
         self.out_features = flat if features is None else features
-        initialize(self, _small)
+        initialize_weights(self, _small)
         if spectral and weight_normalized:
             raise ValueError("spectral and weight_normalized exclude each other; choose one")
         if spectral or weight_normalized:
@@ -128,13 +150,13 @@ class Discriminator(Backbone):
         return self.dense(self.body(x).flatten(1))
 
 
-register(
+add_table(
     "sngan_generator",
     Generator,
     "Table D.5",
     "generator for 32x32 images from z of 128 dimensions (MHE in GANs)",
 )
-register(
+add_table(
     "sngan_discriminator",
     Discriminator,
     "Table D.5",

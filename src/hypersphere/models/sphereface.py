@@ -16,7 +16,7 @@ from .blocks import (
     same_length,
     size_pair,
 )
-from .registry import register
+from .catalog import add_table
 
 FACE_STYLE = Style(norm="none", activation="prelu")
 
@@ -35,18 +35,28 @@ class FaceUnit(nn.Module):
 
 
 class SphereFace(Backbone):
-    """Stages of one 3x3 convolution of stride 2 and ``units`` residual units, then FC1.
+    """Stages of one 3x3 convolution of stride 2 and some residual units, then FC1.
 
-    (B, in_channels, H, W) -> (B, features). With ``average_pool`` the maps are averaged, any
-    image size fits and ``features`` may be None; otherwise they are flattened and ``image_size``
-    fixes FC1. ``stem_kernel`` puts one convolution of stride 2 and a 3x3 max pooling in front
-    (Conv0.x).
+    Images (B, in_channels, H, W) -> (B, features).
 
     Initialization: unit convolutions N(0, 0.01^2) without bias; the strided convolutions and FC1
     uniform with variance 1 / fan_in and a bias, as released. A strided convolution has no bias
-    where batch normalization or a decoupled operator makes it useless. FC1 has no activation:
-    with a ReLU (``feature_relu``) all features lie in one orthant (A.1). The released
-    SphereFace-64 has one unit fewer than Table 2.7; this is the table.
+    where batch normalization or a decoupled operator makes it useless. FC1 has no activation by
+    default: with a ReLU all features lie in one orthant (A.1). The released SphereFace-64 has one
+    unit fewer than Table 2.7; this is the table.
+
+    Args:
+        widths: filters of each stage.
+        units: residual units of each stage.
+        in_channels: channels of the images.
+        image_size: side of the images, or (height, width).
+        features: width of FC1; None, with ``average_pool`` only, leaves it out.
+        stem_kernel: side of the kernel of one convolution of stride 2 in front, a 3x3 max pooling
+            after it (Conv0.x). Default: without it.
+        average_pool: average the maps, so that any image size fits; otherwise they are flattened
+            and ``image_size`` fixes FC1.
+        feature_relu: a ReLU after FC1. Default: none.
+        style: operator, norm and activation of the layers.
     """
 
     def __init__(
@@ -111,7 +121,7 @@ for _n, _units in {
     36: (2, 4, 8, 2),
     64: (3, 8, 16, 3),
 }.items():
-    register(
+    add_table(
         f"sphereface{_n}",
         SphereFace,
         "Table 2.7",
@@ -120,7 +130,7 @@ for _n, _units in {
         norm="none",
         activation="prelu",
     )
-register(
+add_table(
     "resnet18_modified",
     SphereFace,
     "Table C.1",

@@ -7,12 +7,18 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from .blocks import Backbone
-from .registry import create, entry, list_models
+from .catalog import create, list_models, model_entry
 
 
 class LayerRow(NamedTuple):
-    """One layer, in the order they run: its place, its class, its output, what it learns."""
+    """One layer, in the order they run.
+
+    Args:
+        name: its place in the network.
+        kind: its class.
+        shape: the shape of its output, the batch first.
+        parameters: trained values it holds.
+    """
 
     name: str
     kind: str
@@ -23,14 +29,27 @@ class LayerRow(NamedTuple):
 def count_parameters(model: nn.Module) -> int:
     """Number of trained values.
 
+    Args:
+        model: any module.
+
+    Returns:
+        The number of values in parameters that require a gradient.
+
     >>> count_parameters(nn.Linear(3, 2))
     8
     """
     return sum(p.numel() for p in model.parameters() if p.requires_grad)
 
 
-def layer_rows(model: Backbone, batch: int = 2) -> list[LayerRow]:
-    """The layers of a network with the shapes they give out (the batch comes first).
+def layer_rows(model: nn.Module, batch: int = 2) -> list[LayerRow]:
+    """The layers of a network with the shapes of their outputs, without computing them.
+
+    Args:
+        model: a network with ``example_inputs(batch)`` or ``input_shape``, as a `Backbone` has.
+        batch: samples of the batch.
+
+    Returns:
+        One row per layer, in the order they run.
 
     >>> for row in layer_rows(create("mlp", activation="none")):
     ...     print(*row)
@@ -62,7 +81,7 @@ def layer_rows(model: Backbone, batch: int = 2) -> list[LayerRow]:
     try:
         # Fake tensors have shapes and no values: a wide network on large images costs nothing.
         with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True):
-            model.eval()(*model.example_inputs(batch))
+            model.eval()(*example_inputs(model, batch))
     finally:
         model.train(training)
         for handle in handles:
@@ -75,22 +94,49 @@ def _kind(module: nn.Module) -> str:
     return type(module).__name__.removeprefix("Parametrized")
 
 
-def model_table() -> list[tuple[str, str, int, int, str]]:
-    """(name, source, parameters, features, description) of every network, without allocating."""
-    rows = []
-    for name in list_models():
-        found = entry(name)
-        with torch.device("meta"):
-            model = create(name)
-        rows.append(
-            (name, found.source, count_parameters(model), model.out_features, found.description)
+def example_inputs(model: nn.Module, batch: int = 2) -> tuple[Tensor, ...]:
+    """Inputs of a network, from its ``example_inputs`` or its ``input_shape``."""
+    own = getattr(model, "example_inputs", None)
+    if callable(own):
+        return tuple(own(batch))
+    shape = getattr(model, "input_shape", None)
+    if shape is None:
+        raise ValueError(
+            f"the shapes of {type(model).__name__} are unknown: give it input_shape, the shape of "
+            f"one sample, or example_inputs(batch), the arguments of forward"
         )
+    return (torch.zeros(batch, *shape),)
+
+
+ModelRow = tuple[str, str, "int | None", "int | None", str]
+
+
+def model_table() -> list[ModelRow]:
+    """Every network with its size, without allocating it.
+
+    Returns:
+        Rows (name, source, parameters, features, description). A user's own network that cannot
+        be built without options has None in place of both numbers.
+    """
+    rows: list[ModelRow] = []
+    for name in list_models():
+        found = model_entry(name)
+        parameters = features = None
+        try:
+            with torch.device("meta"):
+                model = create(name)
+            parameters, features = count_parameters(model), model.out_features
+        except Exception:
+            if not found.own:
+                raise
+        rows.append((name, found.source, parameters, features, found.description))
     return rows
 
 
-def markdown_table() -> str:
-    """`model_table` for docs/models.md."""
+def models_markdown() -> str:
+    """`model_table` for docs/models.md: the networks of this package."""
     lines = ["| name | from | parameters | features | what |", "|---|---|--:|--:|---|"]
     for name, source, parameters, features, description in model_table():
-        lines.append(f"| `{name}` | {source} | {parameters:,} | {features:,} | {description} |")
+        if not model_entry(name).own:
+            lines.append(f"| `{name}` | {source} | {parameters:,} | {features:,} | {description} |")
     return "\n".join(lines)

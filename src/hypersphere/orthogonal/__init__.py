@@ -1,4 +1,4 @@
-"""Orthogonal over-parameterized training (Chapter 7): fixed neurons, one learned rotation a layer.
+"""Orthogonal over-parameterized training (Chapter 7): fixed neurons, one rotation R per layer.
 
 >>> import torch, hypersphere as hs
 >>> model = torch.nn.Sequential(torch.nn.Linear(8, 6), torch.nn.ReLU(), torch.nn.Linear(6, 3))
@@ -7,7 +7,7 @@
 """
 
 from .diagnostics import (
-    LayerReport,
+    RotatedLayer,
     RotationReport,
     energies,
     memory_estimate,
@@ -16,14 +16,19 @@ from .diagnostics import (
     report,
 )
 from .fold import add_task, fold, use_task
-from .ogd import OGD, parameter_groups
+from .groups import parameter_groups
+from .ogd import OGD
 from .rotate import rotate
 from .rotation import Matrix, Rotation
+
+# The former name.
+LayerReport = RotatedLayer
 
 __all__ = [
     "OGD",
     "LayerReport",
     "Matrix",
+    "RotatedLayer",
     "Rotation",
     "RotationReport",
     "add_task",

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hypersphere.functional.energy import hyperspherical_energy
-
-from .layout import sites
+from ..functional import hyperspherical_energy
+from ..registry import unknown_name
 from .matrices import METHODS
 from .rotation import FREE, Matrix, matrices, required_rotations
+from .sites import sites
 
 # Copies of U beside U, gradient and momentum that one step holds at its peak.
 _WORKSPACE = {"loewdin": 6, "exponential": 3, "ogd": 5, "regularized": 1, "none": 1}
@@ -21,7 +21,16 @@ _WORKSPACE = {"loewdin": 6, "exponential": 3, "ogd": 5, "regularized": 1, "none"
 
 @torch.no_grad()
 def orthogonality_error(model: nn.Module) -> float:
-    """max |R^T R - I| over the entries of the current R of every rotated layer.
+    r"""Distance from orthogonality, :math:`\max |R^T R - I|` over the current R of every layer.
+
+    Args:
+        model: a rotated model.
+
+    Returns:
+        The largest entry, computed in float64.
+
+    Raises:
+        ValueError: if no layer has a matrix R.
 
     >>> from hypersphere.orthogonal import rotate
     >>> orthogonality_error(rotate(nn.Linear(6, 4), "gram_schmidt")) < 1e-5
@@ -41,7 +50,13 @@ def orthogonality_penalty(model: nn.Module, squared: bool = True) -> Tensor:
 
     R is the whole block-diagonal matrix: a block that is shared counts as often as it occurs.
     Only matrices that are free to leave orthogonality count ("regularized", "ogd", "none").
-    `squared=False` sums the norms themselves, as the released code does.
+
+    Args:
+        model: a rotated model.
+        squared: False sums the norms themselves, as the released code does.
+
+    Returns:
+        A scalar.
 
     >>> from hypersphere.orthogonal import rotate
     >>> orthogonality_penalty(rotate(nn.Linear(4, 4), "regularized")).item() < 1e-9
@@ -82,6 +97,14 @@ def energy(rows: Tensor, sets: int = 1, s: float = 1.0, half_space: bool = False
 def energies(model: nn.Module, s: float = 1.0, half_space: bool = False) -> dict[str, float]:
     """Energy of the present weights of every layer, rotated or plain: before, during, after.
 
+    Args:
+        model: any model.
+        s: power of the Riesz kernel; 1 is the energy of 7.3.2.
+        half_space: energy of the directions {w, -w}.
+
+    Returns:
+        The mean energy of a pair of neurons, by the name of the layer.
+
     >>> list(energies(nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))))
     ['0', '1']
     """
@@ -98,21 +121,45 @@ def memory_estimate(
 ) -> int:
     """Bytes that learning R takes in float32: U, gradient, momentum and the factorization.
 
+    Args:
+        d: length of a neuron.
+        blocks: number of blocks of R.
+        share_blocks: whether one block is stored for all.
+        method: as in :func:`rotate`.
+        sets: number of independent matrices, 3 for the packed projections of attention.
+
+    Returns:
+        The number of bytes.
+
     >>> memory_estimate(576) == 5 * 576 * 576 * 4
     True
     >>> memory_estimate(576, blocks=4) * 4 == memory_estimate(576)
     True
     """
     if isinstance(method, str) and method not in METHODS:
-        raise ValueError(f"unknown method {method!r}; expected one of: {', '.join(METHODS)}")
+        raise unknown_name("method", method, METHODS)
     copies = 3 + _WORKSPACE.get(str(method), 2)
     stored = 1 if share_blocks else blocks
     return 4 * copies * sets * stored * (d // blocks) ** 2
 
 
 @dataclass
-class LayerReport:
-    """One rotated layer. `parameters` is the "# Parameters" of Tables F.4 and F.5."""
+class RotatedLayer:
+    """One rotated layer.
+
+    Args:
+        name: of the layer.
+        method: how R is made from its parameter.
+        neurons: number of neurons.
+        dim: length of a neuron.
+        blocks: number of blocks of R.
+        parameters: trained numbers of R, the "# Parameters" of Tables F.4 and F.5.
+        baseline_parameters: numbers of the plain weight.
+        energy_start: mean energy of a pair of neurons when the layer was rotated.
+        energy_now: the same now.
+        orthogonality_error: largest entry of R^T R - I; None without a matrix R.
+        determinant: of R; None without a matrix R.
+    """
 
     name: str
     method: str
@@ -129,19 +176,30 @@ class LayerReport:
 
 @dataclass
 class RotationReport:
-    """All rotated layers; `str` prints a table."""
+    """All rotated layers; `str` prints a table.
 
-    layers: list[LayerReport]
+    Args:
+        layers: one entry per layer.
+    """
+
+    layers: list[RotatedLayer]
 
     @property
     def parameters(self) -> int:
+        """Trained numbers of all R."""
         return sum(layer.parameters for layer in self.layers)
 
     @property
     def baseline_parameters(self) -> int:
+        """Numbers of all plain weights."""
         return sum(layer.baseline_parameters for layer in self.layers)
 
     def to_dict(self) -> dict[str, Any]:
+        """The report as plain values.
+
+        Returns:
+            "layers", a list with a dictionary per layer.
+        """
         return asdict(self)
 
     def __str__(self) -> str:
@@ -168,6 +226,12 @@ class RotationReport:
 def report(model: nn.Module) -> RotationReport:
     """Per rotated layer: energy at the start and now (7.2: equal), orthogonality, det R, sizes.
 
+    Args:
+        model: a rotated model.
+
+    Returns:
+        The report; printed, it is a table.
+
     >>> from hypersphere.orthogonal import rotate
     >>> layer = report(rotate(nn.Conv2d(64, 64, 3), "cayley", blocks=4)).layers[0]
     >>> layer.dim, layer.parameters, layer.baseline_parameters
@@ -187,7 +251,7 @@ def report(model: nn.Module) -> RotationReport:
             determinant = float(sign.prod() ** repeats * torch.exp(repeats * logarithm.sum()))
             blocks = turn.blocks
         layers.append(
-            LayerReport(
+            RotatedLayer(
                 name=label,
                 method=rotation.method,
                 neurons=layout.neurons * layout.sets,

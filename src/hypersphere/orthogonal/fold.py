@@ -19,6 +19,12 @@ def fold(model: nn.Module) -> nn.Module:
     progressive training (F.8). A weight that was frozen, before `rotate` or since, stays frozen;
     copies of the model stay rotated.
 
+    Args:
+        model: a rotated model.
+
+    Returns:
+        The model.
+
     >>> from hypersphere.orthogonal import rotate
     >>> layer = nn.Linear(6, 4)
     >>> x = torch.randn(2, 6)
@@ -64,7 +70,15 @@ def _plain_order(module: nn.Module, parameter: str, others: list[str]) -> list[s
 def add_task(model: nn.Module, name: str, source: str | None = None) -> nn.Module:
     """Give every rotated layer an R for the task `name`, starting as a copy of `source`'s.
 
-    `source` None is the current task. The new R is trained once :func:`use_task` makes it current.
+    The new R is trained once :func:`use_task` makes it current.
+
+    Args:
+        model: a rotated model.
+        name: of the new task, not empty and without a dot.
+        source: task whose R is copied. Default: the current one.
+
+    Returns:
+        The model.
 
     >>> from hypersphere.orthogonal import rotate
     >>> model = use_task(add_task(rotate(nn.Linear(6, 4)), "birds"), "birds")
@@ -79,6 +93,13 @@ def use_task(model: nn.Module, name: str) -> nn.Module:
 
     The task every rotated model starts with is called "default". Give the optimizer the
     parameters of a task after making it current (`parameter_groups(model)`).
+
+    Args:
+        model: a rotated model.
+        name: of a task it has.
+
+    Returns:
+        The model.
     """
     for _, _, _, rotation in required_rotations(model):
         rotation.use_task(name)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hypersphere.functional.orthogonalize import METHODS as MAPS
-from hypersphere.functional.orthogonalize import apply_orthogonal, orthogonalize, skew
+from ..functional.orthogonalize import METHODS as MAPS
+from ..functional.orthogonalize import apply_orthogonal, orthogonalize, skew
+from ..registry import unknown_name
 
 # R orthogonal by construction, for any U.
 CONSTRUCTED = MAPS
 # R = U: kept orthogonal by the optimizer (7.6), by a penalty (7.7), or not at all (UPT).
 FREE = ("ogd", "regularized", "none")
-# Generalised OPT (F.35): linear maps with another structure than orthogonality.
+# Generalized OPT (F.35): linear maps with another structure than orthogonality.
 STRUCTURED = (
     "spd",
     "lower_triangular",
@@ -63,7 +64,7 @@ def matrix(U: Tensor, method: str, bandwidth: int = 1) -> Tensor:
         return U.triu(-1)
     if method == "lower_hessenberg":
         return U.tril(1)
-    raise ValueError(f"unknown method {method!r}; expected one of: {', '.join(METHODS)}")
+    raise unknown_name("method", method, METHODS)
 
 
 def apply(U: Tensor, V: Tensor, method: str, bandwidth: int = 1) -> Tensor:

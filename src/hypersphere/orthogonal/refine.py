@@ -7,8 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from hypersphere.functional import normalize
-from hypersphere.functional.energy import hyperspherical_energy
+from ..functional import hyperspherical_energy, normalize
 
 REFINEMENTS = ("mhe", "half_space_mhe")
 
@@ -41,4 +40,5 @@ def refine_neurons(
             optimizer.step()
             with torch.no_grad():
                 directions.copy_(normalize(directions))
-    return directions.detach().to(rows.dtype) * lengths
+    refined: Tensor = directions.detach().to(rows.dtype) * lengths
+    return refined

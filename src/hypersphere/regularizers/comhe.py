@@ -15,21 +15,24 @@ from ..functional import (
     set_energies,
     sketch,
 )
+from ..registry import register
 from .base import Term
-from .checks import number, one_of
 from .grouping import channel_groups
 from .low_rank import factors
 from .mhe import MHE
 from .neurons import Neurons
+from .options import number, one_of
 
 __all__ = ["CoMHE"]
 
 PROJECTIONS = ("random", "angle_preserving", "adversarial", "group", "bilateral")
 LEARNED = ("angle_preserving", "adversarial")
+SKETCHED = ("random", "bilateral")  # those that `sketch` draws
 
 
+@register("regularizer", "comhe", source="Eq. 6.3")
 class CoMHE(MHE):
-    """MHE of projected neurons, Eq. 6.3, by one of five kinds of projection.
+    r"""MHE of projected neurons, Eq. 6.3, by one of five kinds of projection.
 
     - "random": `count` random matrices, averaged (6.4) or the worst of them (6.5).
     - "angle_preserving": P descends on the distortion of the angles (6.6). mode="unrolled": each
@@ -41,28 +44,50 @@ class CoMHE(MHE):
     - "bilateral": projects the neurons, and also mixes them into fewer (E.20-E.22); on layers
       made low-rank by :func:`~hypersphere.regularizers.low_rank` it acts on their two factors.
 
-    Args:
-        projection: one of the above.
-        dim: dimension of the projected space, the text's k + 1, or r of the bilateral one. A layer
-            whose neurons have no more entries than that is not projected.
-        count: projections; by default 5, or 1 where they are learned.
-        aggregate: "mean" or "max" over projections or groups.
-        redraw_every: calls between fresh random projections; by default 1, and 200 where they are
-            learned. 0 draws once.
-        sketch: "gaussian", "hadamard" or "count", for the random and bilateral projections (6.5).
-        share: one projection for all layers of equal neuron dimension (6.3.6).
-        mode, measure: of the angle-preserving projection; measure is "angle" or "cosine".
-        lr: step of a learned projection, by default 0.3 (angle-preserving, relative to |P|^2) or
-            0.01 (adversarial, relative to |P|).
-        steps, update_every: inner steps; alternating updates happen every 10th call by default.
-        group_channels, group_features: channels of a convolution, entries of a linear layer's
-            neuron in a group; 128 entries are 8 channels of a 4 x 4 map.
-        stochastic: draw the groups anew each `redraw_every` calls instead of consecutive channels.
-        project_first, project_output: the first layer and the output layer are left unprojected
-            by default, as in the released code; the output layer gets full-space MHE.
+    In evaluation mode (`.eval()`) projections stand still. `state_dict` holds projections, counter
+    and generator.
 
-    The remaining arguments are those of :class:`MHE`. In evaluation mode (`.eval()`) projections
-    stand still. `state_dict` holds projections, counter and generator.
+    Args:
+        projection: "random", "angle_preserving", "adversarial", "group" or "bilateral", as above.
+        dim: dimension of the projected space, k + 1 in the dissertation, or r of the bilateral
+            projection. A layer whose neurons have no more entries than that is not projected.
+        count: number of projections. Default: 5, or 1 where they are learned.
+        aggregate: "mean" or "max" over projections or groups.
+        redraw_every: calls between fresh random projections; 0 draws once. Default: 1, or 200 where
+            they are learned.
+        sketch: "gaussian", "hadamard" or "count", for the random and bilateral projections (6.5).
+        share: use one projection for all layers of equal neuron dimension (6.3.6).
+        mode: "unrolled" or "alternating", for the angle-preserving projection.
+        measure: "angle" or "cosine", what the angle-preserving projection preserves.
+        lr: step of a learned projection. Default: 0.3 (angle-preserving, relative to \|P\|^2) or
+            0.01 (adversarial, relative to \|P\|).
+        steps: steps on a learned projection per update.
+        update_every: calls between updates of a learned projection. Default: 1, or 10 in mode
+            "alternating".
+        group_channels: input channels per group in a convolution.
+        group_features: entries per group in a linear layer; 128 entries are 8 channels of a 4 x 4
+            map.
+        stochastic: draw the groups anew each `redraw_every` calls instead of taking consecutive
+            channels.
+        project_first: project the first layer too; the released code does not.
+        project_output: project the output layer too; otherwise it gets full-space MHE, as in the
+            released code.
+        hidden: lambda_h, the weight of the hidden layers; 0 leaves them out.
+        output: lambda_o, the weight of the output layer; 0 leaves it out.
+        s: power of the Riesz kernel for the hidden layers, >= 0; 0 is the logarithmic energy.
+        half_space: whether the hidden layers repel both w and -w (5.3.4).
+        distance: "euclidean", or "geodesic" for the angle (Eq. 5.5), in the hidden layers.
+        output_s: s of the output layer. Default: as for the hidden layers.
+        output_half_space: half_space of the output layer.
+        output_distance: distance of the output layer. Default: as for the hidden layers.
+        average: divide the hidden term by the number of hidden layers (remark in D.1).
+        only: names of layers to take, with wildcards; a name also stands for the layers below it.
+            Default: all.
+        skip: names of layers to leave out, with wildcards.
+        output_layers: names of the output layers. Default: found, see
+            :func:`~hypersphere.regularizers.find_neurons`.
+        together: compare the filters of different groups of a convolution too.
+        seed: of the random projections and groups.
 
     Differs from the released code: an angle-preserving P is either unrolled or alternating, has a
     learning rate of its own, and the squared distortion (6.6) instead of its root.
@@ -118,6 +143,11 @@ class CoMHE(MHE):
         one_of("sketch", sketch, ("gaussian", "hadamard", "count"))
         one_of("mode", mode, ("unrolled", "alternating"))
         one_of("measure", measure, ("angle", "cosine"))
+        if sketch != "gaussian" and projection not in SKETCHED:
+            raise ValueError(
+                f"sketch={sketch!r} is for {' and '.join(SKETCHED)} projections; "
+                f"{projection!r} draws none"
+            )
         learned = projection in LEARNED
         self.projection, self.dim, self.aggregate = projection, dim, aggregate
         self.count = (1 if learned else 5) if count is None else count
@@ -142,17 +172,25 @@ class CoMHE(MHE):
         self.projections: dict[str, Tensor] = {}
 
     def terms(self, layers: list[Neurons]) -> list[Term]:
+        """The energy of each layer, projected where it may be, and its weight.
+
+        Args:
+            layers: the layers found.
+
+        Returns:
+            One term per layer of nonzero weight.
+        """
         hidden_layers = sum(layer.role == "hidden" for layer in layers)
         used = [(layer, self.factor(layer, hidden_layers)) for layer in layers]
         used = [(layer, factor) for layer, factor in used if factor]
         weights = [layer.read() for layer, _ in used]
-        whom = [i for i, (x, _) in enumerate(used) if self._compresses(x, weights[i])]
-        if held := [used[i][0].name for i in whom if used[i][0].name in self.neuron_weights]:
+        projected = [i for i, (x, _) in enumerate(used) if self._compresses(x, weights[i])]
+        if held := [used[i][0].name for i in projected if used[i][0].name in self.neuron_weights]:
             raise ValueError(f"neuron_weights are not for projected layers, such as {held[0]!r}")
         redraw = self.redraw_every > 0 and self.calls % self.redraw_every == 0
         if self.training and redraw:
             self.projections.clear()
-        chosen = {i: (used[i][0], weights[i]) for i in whom}
+        chosen = {i: (used[i][0], weights[i]) for i in projected}
         values = self._energies(chosen)
         if self.training:
             self.calls += 1
@@ -233,7 +271,7 @@ class CoMHE(MHE):
         return self.group_channels if layer.convolution else self.group_features
 
     def _bilateral(self, layer: Neurons, neurons: Tensor) -> Tensor:
-        """E_s(P_1 W) + E_s(W P_2), a neuron a row: neurons in R^r, and r mixtures of neurons."""
+        """E_s(P_1 W) + E_s(W P_2), one neuron per row: neurons in R^r, and r mixtures."""
         low_rank = factors(layer.module)
         if low_rank is not None:
             if low_rank[1].shape[1] < 2:
@@ -271,10 +309,20 @@ class CoMHE(MHE):
         return self.projections[key]
 
     def tensors(self) -> dict[str, Tensor]:
+        """Generator, counter of calls and projections.
+
+        Returns:
+            The state by name.
+        """
         state = super().tensors() | {"calls": torch.tensor(self.calls)}
         return state | {f"projection/{key}": p for key, p in self.projections.items()}
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take over a state.
+
+        Args:
+            tensors: as :meth:`tensors` returned it.
+        """
         super().restore(tensors)
         self.calls = int(tensors["calls"])
         kept = {key: p for key, p in tensors.items() if key.startswith("projection/")}

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from ..functional import covering, covering_points, polarization, polarization_points
 from ..registry import register
-from .checks import energy_options, number
 from .neurons import Neurons
+from .options import energy_options, number
 from .spreading import SOURCE, SpreadingRegularizer
 
 __all__ = ["Covering", "Polarization"]
@@ -26,7 +26,7 @@ class HoleRegularizer(SpreadingRegularizer):
 
     found: dict[str, Tensor]
 
-    def begin(self, points: int, steps: int) -> None:
+    def _begin(self, points: int, steps: int) -> None:
         """Called by the constructor."""
         if points < 1 or steps < 1:
             raise ValueError(
@@ -35,11 +35,11 @@ class HoleRegularizer(SpreadingRegularizer):
         self.points, self.steps = points, steps
         self.found = {}
 
-    def search(self, neurons: Tensor, half_space: bool, start: Tensor | None) -> Tensor:
+    def _search(self, neurons: Tensor, half_space: bool, start: Tensor | None) -> Tensor:
         """The points (sets, P, d) of the inner problem."""
         raise NotImplementedError
 
-    def places(self, layer: Neurons, neurons: Tensor, half_space: bool) -> Tensor:
+    def _places(self, layer: Neurons, neurons: Tensor, half_space: bool) -> Tensor:
         """The points of this call, which the next one starts from."""
         last = self.found.get(layer.name)
         if last is not None and last.shape[::2] != neurons.shape[::2]:
@@ -49,7 +49,7 @@ class HoleRegularizer(SpreadingRegularizer):
                 f"{neurons.shape[2]}; use one {type(self).__name__} per network"
             )
         start = None if last is None else last[:, : (self.points + 1) // 2]
-        found = self.search(neurons, half_space, start)
+        found = self._search(neurons, half_space, start)
         if self.training:
             self.found[layer.name] = found
         return found
@@ -112,18 +112,18 @@ class Polarization(HoleRegularizer):
             hidden, output, half_space, output_half_space, batch, average, only, skip,
             output_layers, together, seed,
         )  # fmt: skip
-        self.begin(points, steps)
+        self._begin(points, steps)
         energy_options(s, distance)
         self.s, self.distance = s, distance
 
-    def search(self, neurons: Tensor, half_space: bool, start: Tensor | None) -> Tensor:
+    def _search(self, neurons: Tensor, half_space: bool, start: Tensor | None) -> Tensor:
         return polarization_points(
             neurons, self.s, half_space, self.distance, self.points, self.steps, start,
             self.generator, sets=True,
         )  # fmt: skip
 
-    def spread(self, layer: Neurons, neurons: Tensor, half_space: bool) -> Tensor:
-        places = self.places(layer, neurons, half_space)
+    def _spread(self, layer: Neurons, neurons: Tensor, half_space: bool) -> Tensor:
+        places = self._places(layer, neurons, half_space)
         return polarization(neurons, self.s, half_space, self.distance, places, sets=True)
 
     def extra_repr(self) -> str:
@@ -177,20 +177,20 @@ class Covering(HoleRegularizer):
             hidden, output, half_space, output_half_space, batch, average, only, skip,
             output_layers, together, seed,
         )  # fmt: skip
-        self.begin(points, steps)
+        self._begin(points, steps)
         number("sharpness", sharpness)
         if sharpness == 0:
             raise ValueError(f"sharpness must be a finite number > 0, got {sharpness!r}")
         self.sharpness = sharpness
 
-    def search(self, neurons: Tensor, half_space: bool, start: Tensor | None) -> Tensor:
+    def _search(self, neurons: Tensor, half_space: bool, start: Tensor | None) -> Tensor:
         return covering_points(
             neurons, self.sharpness, half_space, self.points, self.steps, start, self.generator,
             sets=True,
         )  # fmt: skip
 
-    def spread(self, layer: Neurons, neurons: Tensor, half_space: bool) -> Tensor:
-        places = self.places(layer, neurons, half_space)
+    def _spread(self, layer: Neurons, neurons: Tensor, half_space: bool) -> Tensor:
+        places = self._places(layer, neurons, half_space)
         return covering(neurons, self.sharpness, half_space, places, sets=True)
 
     def extra_repr(self) -> str:

@@ -16,17 +16,22 @@ __all__ = ["LowRankBilateral", "fold_low_rank", "low_rank"]
 
 
 class LowRankBilateral(nn.Module):
-    """weight = Y_2 (P_1 Y_2)^-1 Y_1 with the factors Y_1 (r, n), Y_2 (m, r) as parameters.
+    """weight = Y_2 (P_1 Y_2)^-1 Y_1 with the factors Y_1 (r, n), Y_2 (m, r) as parameters (E.23).
 
-    n neurons of dimension m, columns in the text and rows of the weight here. P_1 (r, m) is saved
+    n neurons of dimension m, columns in E.6 and rows of the weight here. P_1 (r, m) is saved
     and stays constant. A given weight W = U S V^T starts as its best approximation of rank r,
     W_r = U_r S_r V_r^T: Y_2 = W P_2 = c U_r, c the largest of S, and Y_1 = P_1 W_r: a step on a
     factor then moves the weight no further than a step on the weight would. The layer has
     r (m + n) instead of m n parameters.
 
-    Differs from the text: P_1 = U_r^T plus a random matrix of a quarter of its size, instead of a
+    Differs from E.6: P_1 = U_r^T plus a random matrix of a quarter of its size, instead of a
     random matrix alone. With that, P_1 Y_2 would be square and random, thus nearly singular, and
     training would leave the floating range; with this, its singular values lie around c.
+
+    Args:
+        shape: of the weight, (n, ...), whose further dimensions are flattened to m.
+        rank: r, from 1 to min(n, m).
+        generator: source of the random part of P_1, on the CPU.
     """
 
     projection: Tensor
@@ -51,6 +56,14 @@ class LowRankBilateral(nn.Module):
 
     @torch.no_grad()
     def right_inverse(self, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """The factors of the best approximation of rank r; sets P_1.
+
+        Args:
+            weight: of the shape given.
+
+        Returns:
+            Y_1 (r, n) and Y_2 (m, r).
+        """
         wide = torch.promote_types(weight.dtype, torch.float32)
         u, s, vh = torch.linalg.svd(weight.flatten(1).T.to(wide), full_matrices=False)
         u, s, vh = u[:, : self.rank], s[: self.rank], vh[: self.rank]
@@ -72,6 +85,16 @@ def low_rank(
     Layers of which a side is not larger than `rank`, grouped and transposed convolutions and the
     output layer stay as they are. Together with CoMHE(projection="bilateral") this is Low-Rank
     BP-CoMHE (E.6).
+
+    Args:
+        model: the network.
+        rank: r of the two factors.
+        only: names of layers to take, with wildcards. Default: all.
+        skip: names of layers to leave out, with wildcards.
+        seed: of the random part of P_1.
+
+    Returns:
+        The model.
 
     >>> net = nn.Sequential(nn.Linear(40, 30), nn.ReLU(), nn.Linear(30, 5))
     >>> sum(p.numel() for p in low_rank(net, 4)[0].parameters())  # 4 (40 + 30) + 30 biases
@@ -98,7 +121,14 @@ def low_rank(
 
 
 def fold_low_rank(model: nn.Module) -> nn.Module:
-    """Plain weights again, of the same values: for inference and for a plain state dict."""
+    """Plain weights again, of the same values: for inference and for a plain state dict.
+
+    Args:
+        model: a network changed by :func:`low_rank`; it is changed back in place.
+
+    Returns:
+        The model.
+    """
     for layer in model.modules():
         if factors(layer) is not None:
             parametrize.remove_parametrizations(layer, "weight", leave_parametrized=True)

@@ -8,13 +8,15 @@ import torch
 from torch import Tensor, nn
 
 from ..functional import class_energy, set_energies
+from ..registry import register
 from .base import Term, WeightRegularizer
-from .checks import energy_options, number
 from .neurons import Neurons
+from .options import energy_options, number
 
 __all__ = ["MHE", "ClassEnergy"]
 
 
+@register("regularizer", "mhe", source="Eq. 5.4")
 class MHE(WeightRegularizer):
     r"""Energies of all layers, each divided by its number of pairs, Eq. 5.4:
 
@@ -22,21 +24,30 @@ class MHE(WeightRegularizer):
         + \lambda_o \frac{E_s(W_L)}{N_L (N_L - 1)}
 
     Args:
-        hidden, output: the weights lambda_h and lambda_o; 0 leaves these layers out.
-        s, half_space, distance: the energy of the hidden layers, as in
-            :func:`~hypersphere.functional.hyperspherical_energy`.
-        output_s, output_distance: for the output layer; by default as for the hidden layers.
-        output_half_space: off, since opposite classes are not redundant (5.3.4).
-        batch: a random batch of so many neurons of each layer in each call (5.3.6); None for all.
+        hidden: lambda_h, the weight of the hidden layers; 0 leaves them out.
+        output: lambda_o, the weight of the output layer; 0 leaves it out.
+        s: power of the Riesz kernel for the hidden layers, >= 0; 0 is the logarithmic energy.
+        half_space: whether the hidden layers repel both w and -w (5.3.4).
+        distance: "euclidean", or "geodesic" for the angle (Eq. 5.5), in the hidden layers.
+        output_s: s of the output layer. Default: as for the hidden layers.
+        output_half_space: half_space of the output layer. Default: False, since opposite classes
+            are not redundant (5.3.4).
+        output_distance: distance of the output layer. Default: as for the hidden layers.
+        batch: number of neurons drawn at random from each layer in each call (5.3.6).
+            Default: all neurons.
         average: divide the hidden term by the number of hidden layers (remark in D.1).
-        only, skip, output_layers, together: which layers, see
+        only: names of layers to take, with wildcards; a name also stands for the layers below it.
+            Default: all.
+        skip: names of layers to leave out, with wildcards.
+        output_layers: names of the output layers. Default: found, see
             :func:`~hypersphere.regularizers.find_neurons`.
-        seed: of the mini-batches.
-        neuron_weights: for some layers, by their names, a beta for each neuron: a large one holds
+        together: compare the filters of different groups of a convolution too.
+        seed: of the mini-batches of neurons.
+        neuron_weights: for some layers, by their names, a factor beta per neuron: a large one holds
             its neuron in place (D.10).
 
-    The text uses hidden=10 in the full space and 1 in the half space, output=1 (D.1); see
-    :func:`~hypersphere.regularizers.create` for these and other sources by name.
+    The dissertation uses hidden=10 in the full space and 1 in the half space, output=1 (D.1); see
+    :func:`~hypersphere.regularizers.create_published` for these and other sources by name.
 
     >>> net = nn.Sequential(nn.Linear(3, 3, bias=False), nn.ReLU(), nn.Linear(3, 2, bias=False))
     >>> with torch.no_grad():
@@ -64,16 +75,15 @@ class MHE(WeightRegularizer):
         seed: int = 0,
         neuron_weights: Mapping[str, Sequence[float] | Tensor] | None = None,
     ) -> None:
-        super().__init__(only, skip, output_layers, together, seed)
         number("hidden", hidden)
-        number("output", output)
+        super().__init__(hidden, output, only, skip, output_layers, together, seed)
         energy_options(s, distance)
         energy_options(
             s if output_s is None else output_s, output_distance or distance, prefix="output_"
         )
         if batch is not None and batch < 2:
             raise ValueError(f"a batch of neurons needs at least 2, got {batch}")
-        self.hidden, self.output = hidden, output
+        self.hidden = hidden
         self.s, self.half_space, self.distance = s, half_space, distance
         self.output_s = s if output_s is None else output_s
         self.output_half_space = output_half_space
@@ -84,7 +94,7 @@ class MHE(WeightRegularizer):
         for name, beta in self.neuron_weights.items():
             if beta.ndim != 1 or not bool((beta > 0).all()):
                 raise ValueError(
-                    f"neuron_weights[{name!r}] must be positive numbers, one a neuron; got {beta}"
+                    f"neuron_weights[{name!r}] must be positive numbers, one per neuron; got {beta}"
                 )
         if self.neuron_weights and "geodesic" in (distance, self.output_distance):
             raise ValueError(
@@ -93,6 +103,14 @@ class MHE(WeightRegularizer):
             )
 
     def find(self, module: nn.Module | Mapping[str, Tensor]) -> list[Neurons]:
+        """The layers that this regularizer acts on; see :func:`find_neurons`.
+
+        Args:
+            module: a network, or a mapping from names to weights.
+
+        Returns:
+            The layers, in the order of the network.
+        """
         layers = super().find(module)
         names = [layer.name for layer in layers]
         if lost := [name for name in self.neuron_weights if name not in names]:
@@ -100,11 +118,28 @@ class MHE(WeightRegularizer):
         return layers
 
     def factor(self, layer: Neurons, hidden_layers: int) -> float:
+        """The weight of a layer in the loss.
+
+        Args:
+            layer: the layer.
+            hidden_layers: number of hidden layers, for the average.
+
+        Returns:
+            lambda_o, or lambda_h (over the number of hidden layers).
+        """
         if layer.role == "output":
             return self.output
         return self.hidden / hidden_layers if self.average else self.hidden
 
     def terms(self, layers: list[Neurons]) -> list[Term]:
+        """The energy of each layer and its weight.
+
+        Args:
+            layers: the layers found.
+
+        Returns:
+            One term per layer of nonzero weight.
+        """
         hidden_layers = sum(layer.role == "hidden" for layer in layers)
         found = []
         for layer in layers:
@@ -114,7 +149,15 @@ class MHE(WeightRegularizer):
         return found
 
     def energy(self, layer: Neurons, neurons: Tensor) -> Tensor:
-        """Mean energy of one layer's neurons (sets, N, d), averaged over its sets."""
+        """Mean energy of a layer's pairs of neurons, averaged over its sets.
+
+        Args:
+            layer: the layer, for its role and name.
+            neurons: (sets, N, d), one neuron per row.
+
+        Returns:
+            A scalar.
+        """
         weights = self.neuron_weights.get(layer.name)
         if self.batch is not None and self.batch < neurons.shape[1]:
             drawn = torch.randperm(neurons.shape[1], generator=self.generator)[: self.batch]
@@ -140,8 +183,12 @@ class ClassEnergy(nn.Module):
     The second term of SphereFace+; the first is the loss of the head.
 
     Args:
-        weight: factor of the energy, the text's lambda.
-        s, distance: as in :func:`~hypersphere.functional.hyperspherical_energy`.
+        weight: factor of the energy, the lambda of Eq. 5.8.
+        s: power of the Riesz kernel, >= 0; 0 is the logarithmic energy.
+        distance: "euclidean", or "geodesic" for the angle in radians.
+
+    Called with a head (or its weight (N, d), one class per row) and labels (m,), it returns a
+    scalar.
 
     >>> head = nn.Linear(3, 3, bias=False)
     >>> _ = nn.init.eye_(head.weight)
@@ -156,12 +203,11 @@ class ClassEnergy(nn.Module):
         self.weight, self.s, self.distance = weight, s, distance
 
     def forward(self, head: nn.Module | Tensor, labels: Tensor) -> Tensor:
-        """head: a margin head, a linear layer, or the weight (N, d) of one; labels: (m,)."""
         weight = head if isinstance(head, Tensor) else getattr(head, "weight", None)
         if not isinstance(weight, Tensor):
             raise TypeError(
-                f"ClassEnergy expects a head with a weight (N, d), a class a row, or that weight; "
-                f"got {type(head).__name__}"
+                f"ClassEnergy expects a head with a weight (N, d), one class per row, or that "
+                f"weight; got {type(head).__name__}"
             )
         return self.weight * class_energy(weight, labels, self.s, self.distance)
 

@@ -1,4 +1,4 @@
-"""Where the neurons of a network are: weight tensors as sets of rows, one neuron a row.
+"""Where the neurons of a network are: weight tensors as sets of rows, one neuron per row.
 
 A neuron of a convolution is the filter of one output channel, flattened. Filters of different
 groups read different channels, so each group is a set of its own, and so are the query, key and
@@ -17,8 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .checks import did_you_mean
-from .checks import names as check_sequence
+from .options import sequence_of_names, suggestion
 
 __all__ = ["Neurons", "find_neurons"]
 
@@ -28,21 +27,28 @@ CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 @dataclass
 class Neurons:
-    """The neurons of one layer: `read()` gives (sets, N, d)."""
+    """The neurons of one layer.
+
+    Args:
+        name: name of the layer in its network.
+        role: "hidden" or "output".
+        read: gives the present weights, (sets, N, d), one neuron per row.
+        count: N, the neurons of one set: those that are compared with one another.
+        channels: input channels among the d entries of a neuron; d / channels entries belong to
+            each.
+        module: the layer; None for an entry of a mapping.
+        convolution: whether channels are those of a map, not the single entries of a vector.
+        first: whether it is the first layer of a network; a mapping has none.
+    """
 
     name: str
     role: str
-    """"hidden" or "output"."""
     read: Callable[[], Tensor]
     count: int
-    """N, the neurons of one set: those that are compared with one another."""
     channels: int
-    """Input channels among the d entries of a neuron: d / channels entries belong to each."""
     module: nn.Module | None = None
     convolution: bool = False
-    """Channels are those of a map, not the single entries of a vector."""
     first: bool = False
-    """The first layer of a network; a mapping has none."""
 
 
 def find_neurons(
@@ -56,27 +62,33 @@ def find_neurons(
 
     Found by themselves: convolutions (grouped and transposed too), linear, bilinear and attention
     layers, their decoupled, rotated or parametrized versions, and whatever declares `neuron_role`
-    and has a `weight` with a neuron a row, such as a margin head. The output layer is what declares
-    neuron_role = "output"; if nothing does, the last linear layer.
+    and has a `weight` with one neuron per row, such as a margin head. The output layer is what
+    declares neuron_role = "output"; if nothing does, the last linear layer. A layer whose sets have
+    a single neuron (depthwise convolution, one-class head) is left out.
 
     Args:
         module: a network, or a mapping from names to weights (N, ...) to be used as they are.
-        only, skip: names of layers to take or leave, with wildcards ("stem.*"); a name also stands
-            for the layers below it. They change no role: without its output layer, a network has
-            none. A name that fits no layer is an error.
-        output: names of the output layers, instead of finding them.
+        only: names of layers to take, with wildcards ("stem.*"); a name also stands for the layers
+            below it. It changes no role: without its output layer, a network has none. A name that
+            fits no layer is an error. Default: all.
+        skip: names of layers to leave out, likewise.
+        output: names of the output layers. Default: found as above.
         together: compare the filters of different groups too.
 
-    A layer whose sets have a single neuron (depthwise convolution, one-class head) is left out.
+    Returns:
+        The layers.
+
+    Raises:
+        ValueError: if there is no such layer, with a list of what there is.
 
     >>> net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8, 10))
     >>> [(n.name, n.role, tuple(n.read().shape)) for n in find_neurons(net)]
     [('0', 'hidden', (1, 8, 27)), ('3', 'output', (1, 10, 8))]
     """
     for argument, patterns in (("only", only), ("skip", skip), ("output", output)):
-        check_sequence(argument, patterns)
+        sequence_of_names(argument, patterns)
     if isinstance(module, Mapping):
-        found = [_tensor(name, weight) for name, weight in module.items()]
+        found = [_as_neurons(name, weight) for name, weight in module.items()]
     elif isinstance(module, nn.Module):
         found = list(_walk(module, together))
     else:
@@ -98,18 +110,20 @@ def check_names(argument: str, patterns: Iterable[str], names: Sequence[str]) ->
     """Each of the patterns must fit one of the names."""
     lost = [pattern for pattern in patterns if not any(_matches(name, [pattern]) for name in names)]
     if lost:
-        hint = did_you_mean(lost[0], names)
+        hint = suggestion(lost[0], names)
         raise ValueError(f"{argument}={lost} fits no layer; there are: {', '.join(names)}{hint}")
 
 
 def _walk(module: nn.Module, together: bool) -> Iterator[Neurons]:
-    seen: set[int] = set()
+    # The objects themselves are kept: a weight that is a property makes a new tensor each time, and
+    # the id of one that is gone would be given to the next.
+    seen: dict[int, object] = {}
     for name, layer in module.named_modules():
         for found in _layer(layer, together):
-            identity = id(_identity(layer, found.attribute))
-            if identity in seen:  # tied weights count once
+            source = _weight_source(layer, found.attribute)
+            if id(source) in seen:  # tied weights count once
                 continue
-            seen.add(identity)
+            seen[id(source)] = source
             full = ".".join(part for part in (name, found.suffix) if part) or type(layer).__name__
             spatial = hasattr(layer, "kernel_size")
             yield Neurons(full, found.role, found.read, found.count, found.channels, layer, spatial)
@@ -117,6 +131,8 @@ def _walk(module: nn.Module, together: bool) -> Iterator[Neurons]:
 
 @dataclass
 class Found:
+    """One weight of a module, before names and roles are settled."""
+
     suffix: str
     attribute: str
     role: str
@@ -142,21 +158,23 @@ def _layer(layer: nn.Module, together: bool) -> Iterator[Found]:
         wide = layer.in_features if isinstance(layer, nn.Linear) else layer.in1_features
         yield Found("", "weight", role, partial(_rows, layer), layer.out_features, wide)
     elif _declares_rows(layer):
-        shape: Any = layer.weight.shape  # type: ignore[union-attr]
+        shape: Any = layer.weight.shape
         read = partial(_rows, layer)
         yield Found("", "weight", role or "linear", read, shape[0], shape[1])
 
 
 def _filters(layer: Any, together: bool) -> Tensor:
-    weight, groups = layer.weight, layer.groups
+    weight: Tensor = layer.weight
+    groups: int = layer.groups
     if isinstance(layer, TRANSPOSED):  # (in, out / groups, ...): bring the output channel first
-        weight = weight.unflatten(0, (groups, -1)).transpose(1, 2).flatten(0, 1)
+        weight = torch.unflatten(weight, 0, (groups, -1)).transpose(1, 2).flatten(0, 1)
     rows = weight.flatten(1)
-    return rows[None] if together else rows.unflatten(0, (groups, -1))
+    return rows[None] if together else torch.unflatten(rows, 0, (groups, -1))
 
 
 def _rows(layer: Any) -> Tensor:
-    return layer.weight.flatten(1)[None]
+    weight: Tensor = layer.weight
+    return weight.flatten(1)[None]
 
 
 def _declares_rows(layer: nn.Module) -> bool:
@@ -187,23 +205,25 @@ def _attention(layer: nn.MultiheadAttention) -> Iterator[Found]:
 
 
 def _packed(layer: nn.MultiheadAttention) -> Tensor:
-    return layer.in_proj_weight.unflatten(0, (3, layer.embed_dim))
+    weight: Tensor = layer.in_proj_weight
+    return torch.unflatten(weight, 0, (3, layer.embed_dim))
 
 
 def _single(layer: nn.MultiheadAttention, attribute: str) -> Tensor:
-    return getattr(layer, attribute)[None]
+    weight: Tensor = getattr(layer, attribute)
+    return weight[None]
 
 
-def _identity(layer: nn.Module, attribute: str) -> object:
+def _weight_source(layer: nn.Module, attribute: str) -> object:
     """The parameter itself; under a parametrization, the object that makes the weight."""
     parametrized: Any = getattr(layer, "parametrizations", {})
     return parametrized[attribute] if attribute in parametrized else getattr(layer, attribute)
 
 
-def _tensor(name: str, weight: Tensor) -> Neurons:
+def _as_neurons(name: str, weight: Tensor) -> Neurons:
     if not isinstance(weight, Tensor) or weight.ndim < 2:
         shape = tuple(weight.shape) if isinstance(weight, Tensor) else type(weight).__name__
-        raise ValueError(f"{name}: expected a weight (N, ...) with one neuron a row, got {shape}")
+        raise ValueError(f"{name}: expected a weight (N, ...) with one neuron per row, got {shape}")
     read = partial(torch.Tensor.reshape, weight, (1, len(weight), -1))
     spatial = weight.ndim > 2
     return Neurons(name, "hidden", read, len(weight), weight.shape[1], convolution=spatial)
@@ -249,7 +269,7 @@ def _nothing_found(
         f"no layer with two or more neurons to regularize in {type(module).__name__}{filters}; "
         f"seen:\n  {shown or '(no layers)'}\nRegularizers look for convolutions, linear and "
         f"attention layers. For a module of your own, set neuron_role = 'hidden' or 'output' on it "
-        f"and keep one neuron a row in its weight, or pass a mapping from names to weights."
+        f"and keep one neuron per row in its weight, or pass a mapping from names to weights."
     )
 
 

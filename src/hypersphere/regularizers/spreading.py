@@ -14,8 +14,8 @@ from torch import Tensor
 from ..functional import gram_determinant, koleo, separation
 from ..registry import register
 from .base import Term, WeightRegularizer
-from .checks import number, one_of
 from .neurons import Neurons
+from .options import number, one_of
 
 __all__ = ["GramDeterminant", "KoLeo", "Separation"]
 
@@ -23,7 +23,7 @@ SOURCE = "Liu et al., Learning with Hyperspherical Uniformity, AISTATS 2021"
 
 
 class SpreadingRegularizer(WeightRegularizer):
-    """A sum of `spread` over the layers; what it adds to the base is which neurons and factors.
+    """Adds up one value per layer, of all its neurons or of a random batch of them.
 
     Args:
         hidden: factor of the hidden layers; 0 leaves them out.
@@ -53,16 +53,15 @@ class SpreadingRegularizer(WeightRegularizer):
         together: bool,
         seed: int,
     ) -> None:
-        super().__init__(only, skip, output_layers, together, seed)
         number("hidden", hidden)
-        number("output", output)
+        super().__init__(hidden, output, only, skip, output_layers, together, seed)
         if batch is not None and batch < 2:
             raise ValueError(f"a batch of neurons needs at least 2, got {batch}")
-        self.hidden, self.output = hidden, output
+        self.hidden = hidden
         self.half_space, self.output_half_space = half_space, output_half_space
         self.batch, self.average = batch, average
 
-    def spread(self, layer: Neurons, neurons: Tensor, half_space: bool) -> Tensor:
+    def _spread(self, layer: Neurons, neurons: Tensor, half_space: bool) -> Tensor:
         """The value of each set of neurons (sets, N, d): (sets,)."""
         raise NotImplementedError
 
@@ -81,7 +80,7 @@ class SpreadingRegularizer(WeightRegularizer):
                 drawn = torch.randperm(neurons.shape[1], generator=self.generator)[: self.batch]
                 neurons = neurons.index_select(1, drawn.to(neurons.device))
             half_space = self.output_half_space if is_output else self.half_space
-            found.append(Term(layer, factor, self.spread(layer, neurons, half_space).mean()))
+            found.append(Term(layer, factor, self._spread(layer, neurons, half_space).mean()))
         return found
 
     def extra_repr(self) -> str:
@@ -136,7 +135,7 @@ class Separation(SpreadingRegularizer):
         one_of("reduction", reduction, ("min", "mean"))
         self.reduction = reduction
 
-    def spread(self, layer: Neurons, neurons: Tensor, half_space: bool) -> Tensor:
+    def _spread(self, layer: Neurons, neurons: Tensor, half_space: bool) -> Tensor:
         return separation(neurons, half_space, self.reduction, sets=True)
 
     def extra_repr(self) -> str:
@@ -185,7 +184,7 @@ class KoLeo(SpreadingRegularizer):
             output_layers, together, seed,
         )  # fmt: skip
 
-    def spread(self, layer: Neurons, neurons: Tensor, half_space: bool) -> Tensor:
+    def _spread(self, layer: Neurons, neurons: Tensor, half_space: bool) -> Tensor:
         return koleo(neurons, half_space, sets=True)
 
 
@@ -242,7 +241,7 @@ class GramDeterminant(SpreadingRegularizer):
                 raise ValueError(f"{name} must be a finite number > 0, got {value!r}")
         self.epsilon, self.ridge = epsilon, ridge
 
-    def spread(self, layer: Neurons, neurons: Tensor, half_space: bool) -> Tensor:
+    def _spread(self, layer: Neurons, neurons: Tensor, half_space: bool) -> Tensor:
         return gram_determinant(neurons, self.epsilon, half_space, self.ridge, sets=True)
 
     def extra_repr(self) -> str:

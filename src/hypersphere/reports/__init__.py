@@ -2,7 +2,7 @@
 
 from . import figures
 from .page import write_page
-from .run import RunData, read_run
+from .run_data import RunData, read_run
 from .style import save
 from .tables import markdown_table, read_result
 from .watch import watch

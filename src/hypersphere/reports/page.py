@@ -19,8 +19,8 @@ import numpy as np
 
 from .._optional import require
 from .._version import __version__
-from .plots import curve_plots, energy_plot, feature_plot
-from .run import RunData, flatten, read_run
+from .interactive import curve_plots, energy_plot, feature_plot
+from .run_data import RunData, flatten, read_run
 from .stills import stills
 from .style import grid_shape, save
 
@@ -37,12 +37,21 @@ def write_page(
     refresh: int | None = None,
     still_figures: bool = True,
 ) -> Path:
-    """Write the report of one run folder, or of several side by side, and return its path.
+    """Write the report of one run folder, or of several side by side.
 
-    output: RUN/report.html by default, or comparison.html for several runs. The still figures of a
-    single run are also written beside it as PNG and SVG, in RUN/figures. Missing or damaged parts
-    of a run are named on the page. `refresh` makes the page reload itself every so many seconds;
-    `still_figures=False` leaves out the figures that matplotlib draws, the slow part.
+    The still figures of a single run are also written beside the page as PNG and SVG, in
+    RUN/figures. Missing or damaged parts of a run are named on the page.
+
+    Args:
+        runs: one run folder, or several.
+        output: the page. Default: RUN/report.html, or comparison.html for several runs.
+        parse_config: from the text of config.yaml to a dictionary (the command passes a YAML
+            reader). Default: the config is shown as text.
+        refresh: make the page reload itself every so many seconds. Default: never.
+        still_figures: draw the figures of matplotlib too, the slow part.
+
+    Returns:
+        The page.
     """
     paths = [runs] if isinstance(runs, (str, Path)) else list(runs)
     if not paths:

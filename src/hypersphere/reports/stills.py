@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from . import figures
-from .run import RunData
+from .run_data import RunData
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -17,7 +17,13 @@ __all__ = ["Still", "stills"]
 
 
 class Still(NamedTuple):
-    """A figure, the stem of its file, and what it shows in words (its alt text)."""
+    """A figure of the page.
+
+    Args:
+        stem: of its file.
+        caption: what it shows in words (its alt text).
+        figure: the matplotlib figure.
+    """
 
     stem: str
     caption: str
@@ -25,7 +31,14 @@ class Still(NamedTuple):
 
 
 def stills(run: RunData) -> Iterator[Still]:
-    """Every figure that this run's data allows."""
+    """Every figure that this run's data allows.
+
+    Args:
+        run: the run.
+
+    Returns:
+        The figures, drawn one after the other.
+    """
     accuracy = run.series("test", "accuracy")
     if len(accuracy[0]) > 1:
         curve = figures.training_curves({"test": [accuracy]}, "accuracy")

@@ -1,4 +1,4 @@
-"""One look for every figure: colours that colour-blind readers can tell apart, column width."""
+"""One look for every figure: colors that color-blind readers can tell apart, column width."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["COLORS", "MARKERS", "canvas", "color", "save", "styled"]
 
 # Okabe and Ito's palette, darkest first; yellow is left out, it vanishes on white.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#7F7F7F")
-# Beyond eight classes colour alone does not carry: the marker changes with every round.
+# Beyond eight classes color alone does not carry: the marker changes with every round.
 MARKERS = ("o", "^", "s", "D", "v", "P")
 COLUMN_WIDTH = 3.4  # inches: readable in a two-column page
 
@@ -27,6 +27,7 @@ _SETTINGS = {
     "axes.labelsize": 8,
     "legend.fontsize": 7,
     "legend.frameon": False,
+    "legend.loc": "upper right",  # never "best": it looks at every point, slow for much data
     "xtick.labelsize": 7,
     "ytick.labelsize": 7,
     "lines.linewidth": 1.3,
@@ -42,6 +43,14 @@ _SETTINGS = {
 
 
 def color(index: int) -> str:
+    """A color of the palette.
+
+    Args:
+        index: any whole number; the palette repeats.
+
+    Returns:
+        The color as #rrggbb.
+    """
     return COLORS[index % len(COLORS)]
 
 
@@ -56,7 +65,18 @@ def styled() -> Iterator[Any]:
 def canvas(
     rows: int = 1, columns: int = 1, height: float = 2.5, width: float | None = None, **options: Any
 ) -> tuple[Figure, Any]:
-    """A figure `columns` column-widths wide and its axes; no window, no global state."""
+    """A figure and its axes; no window, no global state.
+
+    Args:
+        rows: of axes.
+        columns: of axes.
+        height: of a row, in inches.
+        width: of the figure, in inches. Default: one column-width per column, at most two.
+        options: further arguments of `Figure.subplots`.
+
+    Returns:
+        The figure and its axes.
+    """
     require("matplotlib", extra="report")
     from matplotlib.figure import Figure
 
@@ -66,7 +86,15 @@ def canvas(
 
 
 def save(figure: Figure, path: str | Path) -> list[Path]:
-    """Write a figure; a path without ending gives both .png and .svg. Returns what was written."""
+    """Write a figure.
+
+    Args:
+        figure: a matplotlib figure.
+        path: the file; a path without ending gives both .png and .svg.
+
+    Returns:
+        The files that were written.
+    """
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     names = [target] if target.suffix else [target.with_suffix(".png"), target.with_suffix(".svg")]
@@ -78,6 +106,13 @@ def save(figure: Figure, path: str | Path) -> list[Path]:
 
 
 def grid_shape(n: int) -> tuple[int, int]:
-    """Rows and columns of a near-square grid for n pictures."""
+    """A near-square grid.
+
+    Args:
+        n: number of pictures.
+
+    Returns:
+        Rows and columns.
+    """
     columns = max(1, math.ceil(math.sqrt(n)))
     return math.ceil(n / columns), columns

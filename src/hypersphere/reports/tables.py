@@ -19,7 +19,17 @@ __all__ = ["markdown_table", "read_result"]
 
 
 def read_result(path: str | Path) -> dict[str, Any]:
-    """A result file, checked; the error names the file and what it lacks."""
+    """Read and check a result file.
+
+    Args:
+        path: the JSON file.
+
+    Returns:
+        What it holds.
+
+    Raises:
+        ValueError: if something is missing; the message names the file and what it lacks.
+    """
     file = Path(path)
     record = json.loads(file.read_text("utf-8"))
     for key in ("table", "unit", "command", "rows"):
@@ -33,6 +43,12 @@ def read_result(path: str | Path) -> dict[str, Any]:
 
 def markdown_table(record: Mapping[str, Any]) -> str:
     """A Markdown table with mean and deviation over seeds beside the dissertation's figure.
+
+    Args:
+        record: what `read_result` gives.
+
+    Returns:
+        The table, its title and its command.
 
     >>> print(markdown_table({"table": "Table 0", "unit": "error (%)", "command": "none",
     ...     "rows": [{"name": "a", "ours": [1.0, 3.0], "dissertation": 2.5, "differs": "width"}]}))
@@ -59,6 +75,14 @@ def markdown_table(record: Mapping[str, Any]) -> str:
 
 
 def mean_and_deviation(values: list[float]) -> str:
+    """Mean and standard deviation as text.
+
+    Args:
+        values: one per seed.
+
+    Returns:
+        "mean ± deviation (n seeds)", or the mean alone for one seed.
+    """
     mean = sum(values) / len(values)
     if len(values) == 1:
         return f"{mean:.2f}"

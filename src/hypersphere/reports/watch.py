@@ -26,6 +26,17 @@ def watch(
 
     Ends, with a page that reloads no more, once nothing has changed for `patience` seconds or on
     Ctrl-C.
+
+    Args:
+        runs: run folders.
+        output: the page. Default: as `write_page`.
+        parse_config: from the text of config.yaml to a dictionary.
+        every: seconds between looks.
+        patience: stop after this many seconds without a change.
+        say: called with a line whenever the page was written.
+
+    Returns:
+        The page.
     """
     seen: dict[Path, float] | None = None
     changed = time.monotonic()

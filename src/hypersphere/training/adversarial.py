@@ -7,16 +7,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["AdversarialTraining"]
+from hypersphere.registry import register
+
+__all__ = ["AdversarialExamples"]
 
 
-class AdversarialTraining:
+@register("hook", "adversarial", source="Sec. 4.6.2, C.1.2")
+class AdversarialExamples:
     """FGSM training: x + eps sign(grad_x loss) replaces a share of the batch.
 
-    `eps` is in pixels of 0..255 (the text's 8). The attack is `evaluation.attacks.fgsm` on the loss
-    that is trained, margin and all; the step is taken, and cut to the range of pixels, before the
-    normalization that the task names.
+    The attack is `evaluation.attacks.fgsm` on the loss that is trained, margin and all; the step is
+    taken, and cut to the range of pixels, before the normalization that the task names.
+
+    Args:
+        eps: size of the step, in pixels of 0..255. Default: 8, as in the dissertation.
+        share: share of the batch that is replaced, in (0, 1]. Default: 1.
     """
+
+    name = "adversarial"
+    needs_labels = True
 
     def __init__(self, eps: float = 8.0, share: float = 1.0) -> None:
         if not 0 < share <= 1:

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from hypersphere.training import schedules
 from hypersphere.training.config import Config, DataConfig, ScheduleConfig
 from hypersphere.training.hooks import Anneal, Regularize
 from hypersphere.training.optimizers import make_optimizer
-from hypersphere.training.parts import CHANGES, construct
-from hypersphere.training.run.checkpoint import list_checkpoints, load_weights
+from hypersphere.training.own_parts import object_of
+from hypersphere.training.parts import CHANGES, construct, options, resolve
+from hypersphere.training.schedules import (
+    LearningRate,
+    Plateau,
+    constant,
+    every,
+    half_cosine,
+    steps,
+)
 
-__all__ = ["Loaders", "initialize_from", "make_hooks", "make_loaders", "make_net", "make_rate"]
-__all__ += ["make_head", "share_of"]
+__all__ = ["Loaders", "make_head", "make_hooks", "make_loaders", "make_net"]
+__all__ += ["make_player_optimizer", "make_rate", "make_sized_model", "share_of"]
 
 
 @dataclass
@@ -62,6 +69,27 @@ def share_of(dataset: Any, share: float) -> Any:
     return dataset.subset(keep.nonzero().flatten())
 
 
+def load_data(config: DataConfig) -> Any:
+    """The data set that a config names, or the one it holds.
+
+    Args:
+        config: the section ``data``.
+
+    Returns:
+        What `hypersphere.data.load` gives: a `Split`, or a graph.
+    """
+    from hypersphere import data
+
+    if not isinstance(config.name, str):
+        return object_of(
+            {"object": config.name} if not isinstance(config.name, dict) else config.name
+        )
+    values = dict(config.options)
+    if config.imbalance is not None:
+        values["imbalance"] = config.imbalance
+    return data.load(config.name, config.root, **values)
+
+
 def make_loaders(
     config: DataConfig, seed: int, rank: int = 0, world_size: int = 1, split: Any = None
 ) -> Loaders:
@@ -76,10 +104,7 @@ def make_loaders(
     if world_size > 1 and not config.drop_last:
         raise ValueError("several processes need data.drop_last: true, or their parts would differ")
     if split is None:
-        options = dict(config.options)
-        if config.imbalance is not None:
-            options["imbalance"] = config.imbalance
-        split = data.load(config.name, config.root, **options)
+        split = load_data(config)
         split = dataclasses.replace(
             split,
             train=share_of(split.train, config.share),
@@ -113,44 +138,104 @@ def make_loaders(
 
 
 def make_head(settings: dict[str, Any], in_features: int, num_classes: int) -> nn.Module:
-    """The head by name, with its annealing."""
-    from hypersphere import heads
+    """The head that a config names, with its annealing, or a copy of the one it holds.
 
-    options = dict(settings)
-    name, annealing = options.pop("name"), options.pop("annealing", None)
-    options.pop("sharded", None)  # the processes come later
-    detached = options.pop("detached", False)
-    head = construct("head", name, options, in_features=in_features, num_classes=num_classes)
+    Args:
+        settings: the section ``head``.
+        in_features: width of the features.
+        num_classes: number of classes.
+
+    Returns:
+        The head.
+    """
+    given = object_of(settings)
+    if given is not None:
+        return copy.deepcopy(given)
+    values = dict(settings)
+    name, annealing = values.pop("name"), values.pop("annealing", None)
+    values.pop("sharded", None)  # the processes come later
+    detached = values.pop("detached", False)
+    head = construct("head", name, values, in_features=in_features, num_classes=num_classes)
     if annealing is not None:
-        head.annealing = heads.LambdaAnnealing(**annealing)
+        head.annealing = construct("annealing", "", annealing)
     head.detached = detached  # see `tasks.ClassifierLoss`
     return head
 
 
 def make_net(config: Config, shape: tuple[int, ...], num_classes: int) -> nn.Module:
-    """Backbone and head as one `Classifier`; initialized anew, of low rank, rotated (OPT) if the
-    config says so.
+    """The network and the head of a config as one `Classifier`; with other starting weights, of low
+    rank or rotated (OPT) if the config says so.
+
+    Args:
+        config: the config.
+        shape: shape of a sample, (C, H, W) for pictures.
+        num_classes: number of classes.
+
+    Returns:
+        The `Classifier`.
     """
     from hypersphere import models
 
-    options = dict(config.model)
-    name = options.pop("name")
-    for key in ("in_channels", "image_size"):
-        if options.get(key, 0) is None:  # not given: it comes from the data
-            del options[key]
-    accepted = models.entry(name).options
-    if len(shape) == 3:  # pictures
-        derived = {"in_channels": shape[0], "image_size": list(shape[1:])}
-        for key, value in derived.items():
-            if key in accepted:
-                options.setdefault(key, value)
-    backbone = construct_model(name, options)
-    head = make_head(config.head, backbone.out_features, num_classes)  # type: ignore[arg-type]
+    backbone = make_sized_model(config.model, shape)
+    head = make_head(config.head, _feature_width(backbone, shape), num_classes)
     return change_net(config, models.Classifier(backbone, head))
 
 
+def make_sized_model(settings: dict[str, Any], shape: Sequence[int]) -> Any:
+    """The network that a config names, without a head, or a copy of the module that it holds.
+
+    Args:
+        settings: the section ``model``.
+        shape: shape of a sample, from which ``in_channels`` and ``image_size`` are taken unless
+            they are given: (C, H, W) for pictures, (C,) for vectors.
+
+    Returns:
+        The network.
+    """
+    given = object_of(settings)
+    if given is not None:
+        return copy.deepcopy(given)
+    sizes: dict[str, Any] = {}
+    if len(shape) in (1, 3):
+        sizes = {"in_channels": shape[0], "image_size": list(shape[1:]) or None}
+    known = options("model", settings["name"])
+    values = {key: value for key, value in settings.items() if key != "name"}
+    for key in ("in_channels", "image_size"):
+        if values.get(key) is None:
+            values.pop(key, None)
+            if key in known and sizes.get(key) is not None:
+                values[key] = sizes[key]
+    return construct_model(settings["name"], values)
+
+
+@torch.no_grad()
+def _feature_width(backbone: nn.Module, shape: tuple[int, ...]) -> int:
+    """Features that a module gives for a sample: it says so itself, or is tried on zeros."""
+    width = getattr(backbone, "out_features", None)
+    if isinstance(width, int):
+        return width
+    was_training = backbone.training
+    features = backbone.eval()(torch.zeros(2, *shape))
+    backbone.train(was_training)
+    if not isinstance(features, Tensor) or features.dim() != 2:
+        seen = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
+        raise ValueError(
+            f"the model has to give features (B, d) for samples {tuple(shape)}; "
+            f"{type(backbone).__name__} gives {seen}"
+        )
+    return features.shape[1]
+
+
 def change_net(config: Config, net: nn.Module) -> nn.Module:
-    """Apply the sections init, low_rank and rotate; the head declares itself the output layer."""
+    """Apply the sections init, low_rank and rotate; the head declares itself the output layer.
+
+    Args:
+        config: the config.
+        net: the network, changed in place.
+
+    Returns:
+        The network.
+    """
     for kind in CHANGES:
         settings = getattr(config, kind)
         if settings is not None:
@@ -158,28 +243,37 @@ def change_net(config: Config, net: nn.Module) -> nn.Module:
     return net
 
 
-def construct_model(name: str, options: dict[str, Any]) -> nn.Module:
+def construct_model(name: str, values: dict[str, Any]) -> Any:
+    """The network of that name.
+
+    Args:
+        name: its registered name.
+        values: its options.
+
+    Returns:
+        The network.
+    """
     from hypersphere import models
-    from hypersphere.training.parts import resolve
 
-    return models.create(name, **{k: resolve(k, v) for k, v in options.items()})
+    return models.create(name, **{key: resolve(key, value) for key, value in values.items()})
 
 
-def make_rate(optimizer: Optimizer, config: ScheduleConfig, total: int) -> schedules.LearningRate:
-    """The learning-rate schedule by name."""
+def make_rate(optimizer: Optimizer, config: ScheduleConfig, total: int) -> LearningRate:
+    """The learning-rate schedule by name; `total` updates is how long the run lasts."""
     factories: dict[str, Callable[[], Any]] = {
-        "constant": schedules.constant,
-        "steps": lambda: schedules.steps(config.at, config.factor),
-        "every": lambda: schedules.every(config.period, config.factor),
-        "cosine": lambda: schedules.cosine(total, config.end),
-        "plateau": lambda: schedules.Plateau(config.factor, config.patience, config.threshold),
+        "constant": constant,
+        "steps": lambda: steps(config.at, config.factor),
+        "every": lambda: every(config.period, config.factor),
+        "cosine": lambda: half_cosine(total, config.end),
+        "plateau": lambda: Plateau(config.factor, config.patience, config.threshold),
     }
     if config.name == "steps" and not config.at:
         raise ValueError("schedule.name is steps: say at which iterations with schedule.at")
-    return schedules.LearningRate(optimizer, factories[config.name](), config.warmup)
+    return LearningRate(optimizer, factories[config.name](), config.warmup)
 
 
 def make_player_optimizer(config: Config, module: nn.Module) -> Optimizer:
+    """The optimizer of one player, which moves the parameters of `module`."""
     if (config.rotate or {}).get("method") == "ogd" and config.optimizer.name != "ogd":
         raise ValueError(
             "rotate.method=ogd learns matrices that only optimizer.name=ogd keeps orthogonal "
@@ -193,68 +287,12 @@ def make_hooks(config: Config) -> list[Any]:
     """Annealing, regularizers with their schedules, and the hooks of the config, in this order."""
     hooks: list[Any] = [Anneal()]
     for name, settings in config.regularizers.items():
-        options = dict(settings)
-        when = {k: options.pop(k) for k in ("begin", "ramp", "end") if k in options}
-        hooks.append(Regularize(name, construct("regularizers", name, options), **when))
+        values = dict(settings)
+        when = {k: values.pop(k) for k in ("begin", "ramp", "end") if k in values}
+        given = copy.deepcopy(object_of(settings))
+        regularizer = given if given is not None else construct("regularizers", name, values)
+        hooks.append(Regularize(name, regularizer, **when))
     for name, settings in config.hooks.items():
-        hooks.append(construct("hooks", name, settings))
+        given = object_of(settings)
+        hooks.append(given if given is not None else construct("hooks", name, settings))
     return hooks
-
-
-def initialize_from(model: nn.Module, path: str | Path) -> list[str]:
-    """Fine-tuning: take over every weight of the same name and shape; returns the other names.
-
-    `path`: a run folder (its last weights), a checkpoint folder, or a .safetensors file. Plain
-    weights (`folded.safetensors`, an unrotated run) fit rotated and low-rank layers, too.
-    """
-    weights = load_weights(_weights_file(Path(path)))
-    taken = _into_parametrized(model, weights)
-    own = model.state_dict()
-    fitting = {
-        k: v
-        for k, v in weights.items()
-        if isinstance(own.get(k), Tensor) and own[k].shape == v.shape
-    }
-    if not taken and not any(v.ndim > 1 for v in fitting.values()):
-        other = [
-            k for k, v in weights.items() if k in own and own[k].shape != v.shape and v.ndim > 1
-        ]
-        where = f"; {other[0]} is {tuple(weights[other[0]].shape)} there" if other else ""
-        here = f" and {tuple(own[other[0]].shape)} here" if other else ""
-        raise ValueError(
-            f"no weight matrix of {path} fits the model{where}{here}: another network or width?"
-        )
-    model.load_state_dict({**own, **fitting})
-    return [
-        k
-        for k, v in own.items()
-        if k not in fitting and isinstance(v, Tensor) and not k.startswith(tuple(taken))
-    ]
-
-
-@torch.no_grad()
-def _into_parametrized(model: nn.Module, weights: dict[str, Tensor]) -> list[str]:
-    """Give rotated and low-rank layers plain weights to stand for; returns where they are.
-
-    So a network that was trained plainly, or folded, goes on under OPT (F.8).
-    """
-    taken = []
-    for name, module in model.named_modules():
-        for key in getattr(module, "parametrizations", ()):
-            value = weights.get(f"{name}.{key}")
-            if value is not None and value.shape == getattr(module, key).shape:
-                setattr(module, key, value.to(getattr(module, key)))
-                taken.append(f"{name}.parametrizations.{key}.")
-    return taken
-
-
-def _weights_file(path: Path) -> Path:
-    if path.is_file():
-        return path
-    saved = list_checkpoints(path / "checkpoints")
-    for candidate in (path, *saved[-1:], path / "checkpoints" / "best"):
-        if (candidate / "model.safetensors").is_file():
-            return candidate / "model.safetensors"
-    raise FileNotFoundError(
-        f"no weights in {path}: give a run folder, a checkpoint or a .safetensors"
-    )

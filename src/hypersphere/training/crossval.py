@@ -14,8 +14,8 @@ from hypersphere.training.build import make_loaders
 from hypersphere.training.config import Config
 from hypersphere.training.distributed import make_fabric
 from hypersphere.training.interrupt import Interrupted
-from hypersphere.training.job import prepare_classification, seed_everything
 from hypersphere.training.loop import fit
+from hypersphere.training.prepare import prepare
 from hypersphere.training.run.folder import RunFolder
 
 __all__ = ["cross_validated", "fold_parts"]
@@ -60,11 +60,7 @@ def cross_validated(
         split = dataclasses.replace(
             whole.split, train=data.subset(rest.sort().values), test=data.subset(parts[number])
         )
-        loaders = make_loaders(
-            config.data, config.seed, fabric.global_rank, fabric.world_size, split
-        )
-        seed_everything(config.seed)
-        job = prepare_classification(config, fabric, loaders)
+        job = prepare(config, fabric, split)
         place = Path(tempfile.mkdtemp(prefix=f"fold-{owner}-", dir=folder))
         try:
             run = fit(

@@ -1,21 +1,24 @@
-"""Which layer went bad first, once a loss is no longer finite."""
+"""Which layer went bad first, in the order of the forward pass, once a loss is not finite."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from hypersphere.training.sharding import local
+from hypersphere.training.sharding import is_spread, local
 
-__all__ = ["NotFinite", "bad_parameters", "explain", "first_bad_output", "is_finite"]
+__all__ = ["ADVICE", "NotFinite", "bad_parameters", "explain", "is_finite", "layers_in_order"]
+
+ADVICE = "; a smaller learning rate, clipping (train.clip) or warm-up (schedule.warmup) often helps"
 
 
 class NotFinite(ArithmeticError):
-    """The loss is NaN or infinite; the message names the layer that first went bad."""
+    """A loss, weight or test value is NaN or infinite; the message names what went bad first."""
 
 
 def is_finite(value: Any) -> bool:
@@ -29,28 +32,45 @@ def is_finite(value: Any) -> bool:
     return True
 
 
+@torch.no_grad()
 def bad_parameters(model: nn.Module) -> list[str]:
-    """Names of the parameters and buffers that hold NaN or infinity, in the order of the model."""
-    named = [*model.named_parameters(), *model.named_buffers()]
-    bad = [not is_finite(local(value.detach())) for _, value in named]
-    if any(
-        hasattr(value, "full_tensor") for _, value in named
-    ):  # FSDP: a row that is bad on one process is a bad weight on all
-        flags = torch.tensor(bad, dtype=torch.int32, device=named[0][1].device)
-        dist.all_reduce(flags, op=dist.ReduceOp.MAX)
-        bad = flags.bool().tolist()
-    return [name for (name, _), is_bad in zip(named, bad, strict=True) if is_bad]
+    """Names of the parameters that hold NaN or infinity, in the order of the model.
+
+    One wait for the device. Where weights are spread over processes, call it on all of them: a row
+    that is bad on one process is a bad weight on all.
+    """
+    named = list(model.named_parameters())
+    if not named:
+        return []
+    finite = torch.stack([torch.isfinite(local(value)).all() for _, value in named])
+    bad = (~finite).int()
+    if is_spread(model):
+        dist.all_reduce(bad, op=dist.ReduceOp.MAX)
+    return [name for (name, _), is_bad in zip(named, bad.tolist(), strict=True) if is_bad]
 
 
-def first_bad_output(model: nn.Module, run: Callable[[], Any]) -> tuple[str, str] | None:
-    """Run once more, watching every layer: (name, class) of the first with a non-finite output."""
-    found: list[tuple[str, str]] = []
+@dataclass
+class Layer:
+    """A module as the forward pass met it: its name, class, and whether its output is finite."""
+
+    name: str
+    kind: str
+    finite: bool = True
+
+
+def layers_in_order(model: nn.Module, run: Callable[[], Any]) -> list[Layer]:
+    """Run once more, watching every module: in the order in which they finished, inner ones first.
+
+    Modules that are not called as such (a head, whose ``loss`` is called) come last, in the order
+    of the model.
+    """
+    found: dict[str, Layer] = {}
     handles = []
 
     def watch(name: str) -> Callable[[nn.Module, Any, Any], None]:
         def hook(module: nn.Module, inputs: Any, output: Any) -> None:
-            if not found and not is_finite(output):
-                found.append((name or "the model", type(module).__name__))
+            layer = found.setdefault(name, Layer(name, type(module).__name__))
+            layer.finite = layer.finite and is_finite(output)
 
         return hook
 
@@ -62,8 +82,9 @@ def first_bad_output(model: nn.Module, run: Callable[[], Any]) -> tuple[str, str
     finally:
         for handle in handles:
             handle.remove()
-    # A container finishes after its parts, so the first report is always the innermost layer.
-    return found[0] if found else None
+    for name, module in model.named_modules():
+        found.setdefault(name, Layer(name, type(module).__name__))
+    return list(found.values())
 
 
 def explain(
@@ -75,24 +96,31 @@ def explain(
 ) -> str:
     """One sentence about where the first NaN or infinity is.
 
-    Order of suspicion: the batch; weights already spoiled by the last update (in the backward pass
-    NaN travels towards the input, so the bad weight nearest the output came first); the forward
-    pass; a regularizer.
+    Order of suspicion: the batch; then layer by layer, in the order of the forward pass, the
+    parameters and the output; then a regularizer; then the loss itself. Buffers are no evidence:
+    the failed pass has already written to them (the statistics of BatchNorm).
     """
     start = f"the loss is not finite at step {step}: "
-    advice = (
-        "; a smaller learning rate, clipping (train.clip) or warm-up (schedule.warmup) often helps"
-    )
     if not good_batch:
         return start + "the batch itself holds NaN or infinity; check the data"
+    layers = layers_in_order(model, run)
     spoiled = bad_parameters(model)
-    if spoiled:
-        more = f" (and {len(spoiled) - 1} more)" if len(spoiled) > 1 else ""
-        return start + f"'{spoiled[-1]}'{more} went bad in the update before" + advice
-    layer = first_bad_output(model, run)
-    if layer is not None:
-        return start + f"the output of layer '{layer[0]}' ({layer[1]}) went bad first" + advice
+    owners = {name: name.rpartition(".")[0] for name in spoiled}
+    for layer in layers:
+        own = [name for name, owner in owners.items() if owner == layer.name]
+        if own:
+            when = "went bad in the update before" if step else "is not finite from the start"
+            return start + f"'{own[0]}' {when}{_others(own[0], spoiled)}" + ADVICE
+        if not layer.finite:
+            name = layer.name or "the model"
+            return start + f"the output of layer '{name}' ({layer.kind}) went bad first" + ADVICE
     for name, value in terms:
         if not is_finite(value):
-            return start + f"the term '{name}' went bad, every layer's output is finite" + advice
-    return start + "every layer's output is finite, so the head's loss went bad" + advice
+            return start + f"the term '{name}' went bad, every layer's output is finite" + ADVICE
+    return start + "every layer's output is finite, so the head's loss went bad" + ADVICE
+
+
+def _others(first: str, spoiled: list[str]) -> str:
+    """In the backward pass NaN travels towards the input: the last one named may be its origin."""
+    rest = [name for name in spoiled if name != first]
+    return f" (and {len(rest)} more, the last of them '{rest[-1]}')" if rest else ""

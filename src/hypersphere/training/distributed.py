@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from hypersphere.training.fsdp import in_use, make_strategy
+from hypersphere.training.fsdp import is_fsdp, make_strategy
 
 __all__ = ["Agreement", "SyncedBatchNorm", "any_process", "gather_states", "make_fabric"]
 __all__ += ["share_states", "synchronize"]
@@ -27,7 +27,18 @@ def make_fabric(
     strategy: str = "auto",
     precision: str = "32-true",
 ) -> Any:
-    """Fabric, launched. `devices="auto"`: one process, or those torchrun or SLURM started.
+    """Devices and processes of a run: Lightning Fabric, launched.
+
+    Args:
+        accelerator: "auto", "cpu", "cuda" or "mps".
+        devices: processes per machine; "auto" takes all GPUs, one process on the CPU, or those that
+            torchrun or SLURM started.
+        num_nodes: number of machines. Default: 1.
+        strategy: "auto", "ddp" or "fsdp".
+        precision: "32-true", "bf16-mixed", "16-mixed", "bf16-true" or "64-true".
+
+    Returns:
+        The `Fabric` object.
 
     >>> make_fabric(accelerator="cpu").world_size
     1
@@ -75,7 +86,8 @@ class Agreement:
             return 0, False
         note = torch.tensor([signal or 0, int(due)], device=self.fabric.device)
         dist.all_reduce(note, op=dist.ReduceOp.MAX)
-        return int(note[0]), bool(note[1])
+        stop, save = note.tolist()
+        return stop, bool(save)
 
 
 def any_process(fabric: Any, value: bool) -> bool:
@@ -84,7 +96,7 @@ def any_process(fabric: Any, value: bool) -> bool:
     >>> any_process(make_fabric(accelerator="cpu"), True)
     True
     """
-    if not in_use(fabric):
+    if not is_fsdp(fabric):
         return value
     note = torch.tensor(int(value), device=fabric.device)
     dist.all_reduce(note, op=dist.ReduceOp.MAX)
@@ -171,6 +183,12 @@ class SyncedBatchNorm(nn.modules.batchnorm._BatchNorm):
 
 def synchronize(model: nn.Module) -> nn.Module:
     """Make statistics those of the global batch, in place: BatchNorm's, and running patch norms.
+
+    Args:
+        model: the network; the same on every process.
+
+    Returns:
+        The network itself.
 
     >>> synchronize(nn.Sequential(nn.BatchNorm2d(3)))[0].num_features
     3

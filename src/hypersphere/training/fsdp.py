@@ -18,7 +18,7 @@ from torch.nn.utils import parametrize
 
 from hypersphere.training.run.checkpoint import RunError
 
-__all__ = ["SMALLEST", "in_use", "make_strategy", "refuse", "spread", "units"]
+__all__ = ["SMALLEST", "is_fsdp", "make_strategy", "refuse", "spread", "units"]
 
 SMALLEST = 2**18  # elements: below this, a unit is not worth an exchange of its own
 PRECISIONS = ("32-true", "bf16-mixed", "bf16-true", "16-true")
@@ -37,7 +37,7 @@ def make_strategy(precision: str = "32-true") -> Any:
     return ModelParallelStrategy(parallelize_fn=spread)
 
 
-def in_use(fabric: Any) -> bool:
+def is_fsdp(fabric: Any) -> bool:
     """Whether this run spreads its weights."""
     return getattr(fabric.strategy, "_parallelize_fn", None) is spread
 

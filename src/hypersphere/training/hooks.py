@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
+from hypersphere.registry import register
 from hypersphere.training.sharding import with_whole_weights
 
 __all__ = [
@@ -38,8 +39,14 @@ class Anneal:
         return getattr(getattr(run.model, "head", None), "annealing", None)
 
 
+@register("hook", "project_weights", source="Sec. 4.4.1")
 class ProjectWeights:
-    """Weight projection (4.4.1): w <- radius w / |w| on decoupled layers, every n updates."""
+    """Weight projection (4.4.1): w <- radius w / |w| on decoupled layers, every n updates.
+
+    Args:
+        every: updates between two projections. Default: 1.
+        radius: length of each neuron after a projection. Default: 1.
+    """
 
     def __init__(self, every: int = 1, radius: float = 1.0) -> None:
         if every < 1:
@@ -60,6 +67,7 @@ class ProjectWeights:
         project_weights(run.model, radius=self.radius)
 
 
+@register("hook", "weighted_gradients", source="Sec. 4.4.2")
 class WeightGradients:
     """Weighted gradients (4.4.2): the gradient of w is multiplied by |w| on decoupled layers."""
 
@@ -81,6 +89,13 @@ class Regularize:
     The loss gets factor(t) x regularizer(model): 0 before update `begin`, rising linearly over
     `ramp` updates, 0 again from `end` on. The regularizer's own state (projections of CoMHE,
     generators) is saved with the run.
+
+    Args:
+        name: what the term is called in the log.
+        regularizer: called with the model; returns a scalar tensor.
+        begin: first update with the term. Default: 0.
+        ramp: updates over which its weight rises to 1. Default: 0, at once.
+        end: first update without it. Default: never.
     """
 
     def __init__(
@@ -114,8 +129,17 @@ class Regularize:
         self.regularizer.load_state_dict(state)
 
 
+@register("hook", "class_energy", source="Eq. 5.8")
 class ClassEnergyTerm:
-    """SphereFace+ (Eq. 5.8): energy of the class weights around the classes of the batch."""
+    """SphereFace+ (Eq. 5.8): energy of the class weights around the classes of the batch.
+
+    Args:
+        weight: factor of the term. Default: 1.
+        s: exponent of the energy. Default: 2.
+    """
+
+    name = "class_energy"
+    needs_labels = True
 
     def __init__(self, weight: float = 1.0, s: float = 2.0) -> None:
         from hypersphere.regularizers import ClassEnergy
@@ -128,8 +152,13 @@ class ClassEnergyTerm:
         return {"class_energy": share * value}
 
 
+@register("hook", "orthogonality", source="Eq. 7.7")
 class OrthogonalityTerm:
-    """OR (Eq. 7.7): weight x |R^T R - I|^2 over the rotations of `rotate(method="regularized")`."""
+    """OR (Eq. 7.7): weight x |R^T R - I|^2 over the rotations of `rotate(method="regularized")`.
+
+    Args:
+        weight: factor of the penalty. Default: 1.
+    """
 
     def __init__(self, weight: float = 1.0) -> None:
         self.weight = weight

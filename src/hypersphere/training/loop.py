@@ -2,9 +2,8 @@
 
 One iteration: draw a batch -> hooks may change it -> loss plus extra terms -> backward -> hooks
 see the gradients -> update -> hooks see the weights -> now and then: log, test, save. What differs
-between image classification, graphs and GANs is in the task (`tasks.py`, `graph.py`, `gan.py`);
-what a method adds is in hooks (`hooks.py`), plain objects of which any of these methods is called
-if it is there:
+between image classification, graphs and GANs is in the task (`tasks/`); what a method adds is in
+hooks (`hooks.py`), plain objects of which any of these methods is called if it is there:
 
     start(run)                  change_batch(run, batch) -> batch
     before_update(run)          terms(run, batch, outputs, final) -> {name: tensor}
@@ -13,113 +12,36 @@ if it is there:
     state_dict()   load_state_dict(state)
 
 A batch may be processed in parts (`accumulate`); `final` tells a hook that this is the last of
-them.
+them. Between two log lines the host never waits for the device: losses are added up there, and the
+check that they are finite (`finite.py`) travels to the host while the backward pass runs.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch import Tensor
 
-from hypersphere.training.diagnose import NotFinite, explain, is_finite
-from hypersphere.training.distributed import Agreement, any_process, share_states
-from hypersphere.training.fsdp import in_use
+from hypersphere.training.distributed import Agreement
+from hypersphere.training.finite import LossCheck, check_test, check_weights
 from hypersphere.training.interrupt import Interrupt
 from hypersphere.training.progress import Progress
 from hypersphere.training.run.checkpoint import save_weights
 from hypersphere.training.run.folder import RunFolder
-from hypersphere.training.run.state import model_state, restore, save
-from hypersphere.training.schedules import LearningRate
-from hypersphere.training.sharding import average_gradients, gradient_norm, is_spread
+from hypersphere.training.run.state import model_state, restore, save_run
+from hypersphere.training.runtime import EVENTS, Player, Run, Settings, Task
+from hypersphere.training.sharding import average_gradients, clip_gradients
 
 __all__ = ["Player", "Run", "Settings", "Task", "fit"]
 
-
-@dataclass
-class Player:
-    """One module, the optimizer that moves it, and its learning rate.
-
-    `module(*batch)` returns (loss, outputs). A classifier is one player; a GAN has two.
-    """
-
-    module: nn.Module
-    optimizer: Optimizer
-    rate: LearningRate
-    every: int = 1  # acts in every n-th iteration
-
-
-class Task(Protocol):
-    """What the loop asks of a task; no base class is needed."""
-
-    model: nn.Module  # what is saved
-    players: list[Player]  # hooks act on the first
-    best: tuple[str, int]  # a name of `test`, and +1 if more of it is better, -1 if less
-
-    def batches(self) -> Iterator[tuple[Tensor, ...]]: ...
-    def measure(self, batch: tuple[Tensor, ...], outputs: Any) -> dict[str, Tensor]: ...
-    def test(self) -> dict[str, float]: ...
-    def state_dict(self) -> dict[str, Any]: ...
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
-
-
-@dataclass
-class Settings:
-    """How long, how often: the numbers of the loop; None means what stands in brackets."""
-
-    steps: int = 1000
-    accumulate: int = 1  # split each batch into this many parts; the update sees the whole batch
-    clip: float | None = None  # largest gradient norm [no clipping]
-    log_every: int = 50
-    test_every: int | None = None  # [ten times a run]
-    checkpoint_every: int | None = None  # steps [by time: at most 1 % of the run]
-    checkpoint_seconds: float = 30.0  # shortest time between two saves chosen by time
-    keep: int = 2  # newest checkpoints that stay
-    quiet: bool = False
-
-    def __post_init__(self) -> None:
-        for name in ("steps", "accumulate", "log_every", "keep"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"train.{name} must be at least 1; got {getattr(self, name)}")
-
-
-@dataclass
-class Run:
-    """What hooks see: where the run is, and everything in it."""
-
-    task: Task
-    folder: RunFolder
-    fabric: Any
-    settings: Settings
-    hooks: Sequence[Any] = ()
-    step: int = 0  # finished updates
-    elapsed: float = 0.0  # seconds of training, over all resumptions
-    best: dict[str, Any] = field(default_factory=dict)
-    tested: dict[str, Any] = field(default_factory=dict)  # the last test
-    measured: dict[str, float] = field(default_factory=dict)  # on the last batch before a log line
-    interrupted: int | None = None  # the signal that stopped it
-    sums: dict[str, float] = field(default_factory=dict)  # since the last line of the log
-    count: int = 0
-
-    @property
-    def model(self) -> nn.Module:
-        """What hooks act on: the whole model, or the part a task names (a GAN's discriminator)."""
-        return getattr(self.task, "hooked", self.task.model)
-
-    @property
-    def player(self) -> Player:
-        return self.task.players[0]
-
-    def call(self, event: str, *arguments: Any) -> list[Any]:
-        """Call `event` of every hook that has it."""
-        found = [getattr(hook, event, None) for hook in self.hooks]
-        return [method(self, *arguments) for method in found if method is not None]
+_NOBODY: dict[str, list[Any]] = {event: [] for event in EVENTS}
+# In double precision, sums over many updates lose nothing; not every device has it.
+_WIDE: dict[str, torch.dtype] = defaultdict(lambda: torch.float64, mps=torch.float32)
 
 
 def fit(
@@ -130,7 +52,23 @@ def fit(
     hooks: Sequence[Any] = (),
     resume: bool = False,
 ) -> Run:
-    """Train `task` for `settings.steps` updates; returns the finished (or interrupted) run."""
+    """Train a task for `settings.steps` updates.
+
+    Args:
+        task: what is trained: its model, players, batches and test.
+        folder: where the run is recorded.
+        fabric: devices and processes, from `make_fabric`.
+        settings: how long and how often.
+        hooks: objects with any of the methods listed at the top of this module.
+        resume: go on from the newest checkpoint of the folder. Default: False.
+
+    Returns:
+        The finished (or interrupted) run.
+
+    Raises:
+        NotFinite: if the loss, a weight or a test value is NaN or infinite.
+        RunError: if the folder cannot be written.
+    """
     run = Run(task, folder, fabric, settings, list(hooks))
     if resume:
         restore(run)
@@ -142,31 +80,35 @@ def fit(
     batches = task.batches()
     task.model.train()
 
+    check = LossCheck(fabric)
+
     with Interrupt() as interrupt:
         try:
             while run.step < settings.steps:
                 batch = next(batches)
-                for index, player in enumerate(task.players):
+                last = run.step + 1 == settings.steps
+                logs = (run.step + 1) % settings.log_every == 0 or last
+                for player in task.players:  # a GAN has two; hooks act on the first
                     if run.step % player.every == 0:
-                        update(run, player, batch, hooked=index == 0)
+                        update(run, player, batch, check, player is run.player, logs)
                 run.step += 1
-                samples = len(batch[0]) * fabric.world_size
 
-                shown: dict[str, Any] = {}
-                if run.step % settings.log_every == 0 or run.step == settings.steps:
-                    shown = log(run, timer.elapsed())
-                if run.step % test_every == 0 or run.step == settings.steps:
-                    test(run, timer.elapsed(), progress)
-                progress.update(run.step, samples, shown)
-
+                shown = log(run, timer.elapsed()) if logs else {}
+                progress.update(run.step, len(batch[0]) * fabric.world_size, shown)
                 stop, due = agreement(run.step, interrupt.signal, timer.save_is_due())
                 every = settings.checkpoint_every
-                due = run.step % every == 0 if every is not None else due
-                if due or stop or run.step == settings.steps:
+                tests = run.step % test_every == 0 or last
+                saves = (run.step % every == 0 if every else due) or bool(stop) or last
+                if not (tests or saves):
+                    continue
+                check_weights(run)  # spoiled weights are neither measured nor saved
+                if tests:
+                    test(run, timer.elapsed(), progress)
+                if saves:
                     run.elapsed = timer.elapsed()
                     with timer.saving():
-                        save(run)
-                if stop and run.step < settings.steps:
+                        save_run(run)
+                if stop and not last:
                     run.interrupted = stop
                     progress.say(f"interrupted: saved at step {run.step}; continue with --resume")
                     break
@@ -178,68 +120,60 @@ def fit(
     return run
 
 
-def update(run: Run, player: Player, batch: tuple[Tensor, ...], hooked: bool) -> None:
+def update(
+    run: Run,
+    player: Player,
+    batch: tuple[Tensor, ...],
+    check: LossCheck,
+    hooked: bool,
+    measured: bool,
+) -> None:
     """One update of one player: gradients of the loss over the whole batch, then a step."""
-    parts = _split(batch, run.settings.accumulate)
+    listeners, sums = (run.listeners, run.sums) if hooked else (_NOBODY, {})
+    parts = list(zip(*(value.chunk(run.settings.accumulate) for value in batch), strict=True))
     player.rate.set(run.step)
     player.optimizer.zero_grad()
-    total: dict[str, Tensor] = {}
-    for number, part in enumerate(parts):
-        final = number == len(parts) - 1
-        for change in _methods(run, "change_batch") if hooked else ():
+    check.begin(run, player)
+    for number, part in enumerate(parts, 1):
+        final = number == len(parts)
+        for change in listeners["change_batch"]:
             part = change(run, part)
         # Gradients are exchanged between processes once per update, with the last part.
         with run.fabric.no_backward_sync(player.module, enabled=not final):
+            check.watch(part)
             loss, outputs = player.module(*part)
-            share = len(part[0]) / len(batch[0])
-            terms: dict[str, Tensor] = {}
-            for extra in _methods(run, "terms") if hooked else ():
-                terms.update(extra(run, part, outputs, final))
-            whole = loss * share if len(parts) > 1 else loss
-            for value in terms.values():
-                whole = whole + value
-            if any_process(run.fabric, not _is_finite(whole)):
-                raise NotFinite(_diagnosis(run, player, part, terms, _is_finite(whole)))
+            values = {"loss": loss * (len(part[0]) / len(batch[0]))}
+            for extra in listeners["terms"]:
+                values.update(extra(run, part, outputs, final))
+            whole = sum(values.values())
+            check.note(whole, values)
             run.fabric.backward(whole)
-        for name, value in (("loss", loss.detach() * share), *terms.items()):
-            total[name] = total.get(name, 0.0) + value.detach()  # type: ignore[assignment]
-    if run.fabric.world_size > 1:
-        average_gradients(player.module)
-    if hooked:
-        run.call("before_update")
+        for name, value in values.items():
+            sums[name] = sums.get(name, 0.0) + value.detach().to(_WIDE[value.device.type])
+    check.look()  # before the weights move: a loss that is not finite has spoiled nothing
+    average_gradients(player.module)
+    for method in listeners["before_update"]:
+        method(run)
     if run.settings.clip is not None:
-        clip(run, player, run.settings.clip)
+        check.gradient(clip_gradients(run.fabric, run.task.model, player, run.settings.clip))
     player.optimizer.step()
-    if hooked:
-        run.call("after_update")
-        _count(run, total)
-        if (run.step + 1) % run.settings.log_every == 0 or run.step + 1 == run.settings.steps:
-            with torch.no_grad():
-                run.measured = {k: float(v) for k, v in run.task.measure(part, outputs).items()}
-
-
-def clip(run: Run, player: Player, largest: float) -> None:
-    """Shorten the gradient to `largest`: that of the whole network, wherever its weights are."""
-    if not is_spread(run.task.model):
-        run.fabric.clip_gradients(player.module, player.optimizer, max_norm=largest)
-        return
-    run.fabric.strategy.precision.unscale_gradients(player.optimizer)
-    norm = gradient_norm(run.task.model)
-    if not math.isfinite(norm):
-        raise NotFinite(f"the gradient is not finite at step {run.step}, though the loss is")
-    factor = min(1.0, largest / (float(norm) + 1e-6))
-    for parameter in run.task.model.parameters():
-        if parameter.grad is not None:
-            parameter.grad.mul_(factor)
+    for method in listeners["after_update"]:
+        method(run)
+    run.count += hooked
+    if hooked and measured:
+        with torch.no_grad():
+            run.measured = run.task.measure(part, outputs)
 
 
 def log(run: Run, elapsed: float) -> dict[str, Any]:
     """One line of metrics.jsonl: means since the last one, equal on all processes."""
-    values = {name: value / run.count for name, value in run.sums.items()}
-    values.update(run.measured)
+    means = {name: value / run.count for name, value in run.sums.items()}
+    values = {**means, **run.measured}
+    # The only place between two tests where the host waits for the device.
+    numbers = torch.stack([torch.as_tensor(v).detach().cpu().double() for v in values.values()])
     if run.fabric.world_size > 1:
-        stacked = torch.tensor(list(values.values()), dtype=torch.float64)
-        values = dict(zip(values, run.fabric.all_reduce(stacked).tolist(), strict=True))
+        numbers = run.fabric.all_reduce(numbers)
+    values = dict(zip(values, numbers.tolist(), strict=True))
     rate = run.player.optimizer.param_groups[0]["lr"]
     for extra in run.call("log"):
         values.update(extra)
@@ -255,18 +189,17 @@ def test(run: Run, elapsed: float, progress: Progress) -> None:
     run.task.model.train()
     if not values:
         return
+    check_test(run, values)
     run.folder.log(step=run.step, time=round(elapsed, 3), split="test", **values)
     for player in run.task.players:
         player.rate.observe(values.get("loss", values.get("error", math.nan)))
     name, sign = run.task.best
     record = run.tested = {"step": run.step, **values}
-    if not run.best or sign * values[name] > sign * run.best[name]:
+    if sign * values[name] > sign * run.best.get(name, -sign * math.inf):  # NaN is never best
         run.best = record
         tensors, _ = model_state(run)
         if run.folder.write:
-            best = run.folder.checkpoints / "best"
-            best.mkdir(exist_ok=True)
-            save_weights(best / "model.safetensors", tensors)
+            save_weights(run.folder.best / "model.safetensors", tensors)
     run.folder.json("summary.json", {"last": record, "best": run.best})
     text = "  ".join(f"{k} {v:.4f}" for k, v in values.items() if isinstance(v, float))
     progress.say(f"test at step {run.step}: {text}")
@@ -296,39 +229,3 @@ class _Timer:
     def __exit__(self, *_: object) -> None:
         now = time.perf_counter()
         self.cost, self.last_save = now - self.last_save, now
-
-
-def _diagnosis(
-    run: Run, player: Player, part: tuple[Tensor, ...], terms: dict[str, Any], innocent: bool
-) -> str:
-    """Run the part once more and look at every layer: in this process alone, or with FSDP in all
-    of them; then an `innocent` process, whose own loss is finite, says what another has found.
-    """
-    plain = getattr(player.module, "module", player.module)
-    if run.fabric.world_size > 1:
-        run.model.eval()  # statistics over all processes would wait for the others
-    good = not any_process(run.fabric, not is_finite(part))
-    found = explain(run.step, run.model, good, lambda: plain(*part), terms.items())
-    if not in_use(run.fabric):
-        return found
-    return next(text for text in share_states(run.fabric, None if innocent else found) if text)
-
-
-def _methods(run: Run, event: str) -> list[Any]:
-    return [getattr(hook, event) for hook in run.hooks if hasattr(hook, event)]
-
-
-def _split(batch: tuple[Tensor, ...], parts: int) -> list[tuple[Tensor, ...]]:
-    if parts == 1:
-        return [batch]
-    return list(zip(*(value.chunk(parts) for value in batch), strict=True))
-
-
-def _is_finite(value: Tensor) -> bool:
-    return math.isfinite(value.item())
-
-
-def _count(run: Run, values: dict[str, Tensor]) -> None:
-    for name, value in values.items():
-        run.sums[name] = run.sums.get(name, 0.0) + float(value)
-    run.count += 1

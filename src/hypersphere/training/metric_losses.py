@@ -8,11 +8,13 @@ import torch
 from torch import Tensor
 
 from hypersphere.heads import center_loss, move_centers
+from hypersphere.registry import register
 
-__all__ = ["MetricLoss"]
+__all__ = ["MetricLossTerm"]
 
 
-class MetricLoss:
+@register("hook", "metric_loss", source="Table 2.9")
+class MetricLossTerm:
     """weight x (contrastive | triplet | center) of the batch's features.
 
     - "contrastive", "triplet": over all pairs / triplets of the batch (`heads.MetricLoss`);
@@ -21,7 +23,15 @@ class MetricLoss:
       after each update (`heads.move_centers`).
 
     With `head: {detached: true}` the network learns from this alone.
+
+    Args:
+        name: "contrastive", "triplet" or "center".
+        weight: factor of the loss. Default: 0.1.
+        margin: of the contrastive and the triplet loss. Default: 1.
+        rate: share of the way that centers move towards their samples in an update. Default: 0.5.
     """
+
+    needs_labels = True
 
     def __init__(
         self,

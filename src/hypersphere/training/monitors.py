@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hypersphere.registry import register
 from hypersphere.training.sharding import is_spread, whole_weight
 
 __all__ = ["Monitor", "layer_angles", "layer_energies", "layer_weights"]
@@ -34,7 +35,16 @@ def _layers(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 @torch.no_grad()
 def layer_energies(model: nn.Module, s: float = 2.0, half_space: bool = False) -> dict[str, float]:
-    """Mean hyperspherical energy (Eq. 5.1) of each layer, in the full space: not of projections."""
+    """Mean hyperspherical energy (Eq. 5.1) of each layer, in the full space: not of projections.
+
+    Args:
+        model: any network.
+        s: exponent of the energy. Default: 2.
+        half_space: of the neurons and their negatives. Default: False.
+
+    Returns:
+        Energy by name of the layer.
+    """
     from hypersphere import functional as HF
 
     return {
@@ -45,7 +55,14 @@ def layer_energies(model: nn.Module, s: float = 2.0, half_space: bool = False) -
 
 @torch.no_grad()
 def layer_angles(model: nn.Module) -> dict[str, dict[str, float]]:
-    """Smallest and mean angle (radians) between the neurons of each layer."""
+    """Smallest and mean angle between the neurons of each layer.
+
+    Args:
+        model: any network.
+
+    Returns:
+        {"min": ..., "mean": ...} in radians, by name of the layer.
+    """
     from hypersphere import functional as HF
 
     found = {}
@@ -56,10 +73,17 @@ def layer_angles(model: nn.Module) -> dict[str, dict[str, float]]:
     return found
 
 
+@register("hook", "monitor", source="Fig. 6.2, 7.3")
 class Monitor:
     """Writes {"split": "monitor", "energy": {layer: value}, "angle": {...}} every n updates.
 
     The mean energy over layers also appears in the progress bar.
+
+    Args:
+        every: updates between two measurements. Default: 200.
+        s: exponent of the energy. Default: 2.
+        half_space: energy of the neurons and their negatives. Default: False.
+        angles: measure the angles between neurons, too. Default: True.
     """
 
     def __init__(
@@ -69,10 +93,20 @@ class Monitor:
         self.energy: float | None = None
 
     def start(self, run: Any) -> None:
+        """Measure the network before its first update.
+
+        Args:
+            run: the run that begins or goes on.
+        """
         if run.step == 0:
             self._record(run, 0)
 
     def after_update(self, run: Any) -> None:
+        """Measure every n updates, and after the last.
+
+        Args:
+            run: where the run is.
+        """
         step = run.step + 1
         if step % self.every == 0 or step == run.settings.steps:
             self._record(run, step)
@@ -94,10 +128,28 @@ class Monitor:
         return values
 
     def log(self, run: Any) -> dict[str, float]:
+        """The mean energy, for the training line of the log.
+
+        Args:
+            run: where the run is.
+
+        Returns:
+            {"energy": value}; empty before the first measurement.
+        """
         return {} if self.energy is None else {"energy": self.energy}
 
     def state_dict(self) -> dict[str, Any]:
+        """What a resumed run needs.
+
+        Returns:
+            {"energy": the last mean energy}.
+        """
         return {"energy": self.energy}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there.
+
+        Args:
+            state: from `state_dict`.
+        """
         self.energy = state["energy"]

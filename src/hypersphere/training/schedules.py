@@ -13,7 +13,7 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-__all__ = ["LearningRate", "Plateau", "constant", "cosine", "every", "linear_ramp", "steps"]
+__all__ = ["LearningRate", "Plateau", "constant", "every", "half_cosine", "linear_ramp", "steps"]
 
 Factor = Callable[[int], float]
 
@@ -43,10 +43,10 @@ def every(period: int, factor: float = 0.7) -> Factor:
     return lambda t: factor ** (t // period)
 
 
-def cosine(total: int, end: float = 0.0) -> Factor:
+def half_cosine(total: int, end: float = 0.0) -> Factor:
     """Half a cosine from 1 at t = 0 to `end` at t = total.
 
-    >>> f = cosine(100); [round(f(t), 6) for t in (0, 50, 100, 150)]
+    >>> f = half_cosine(100); [round(f(t), 6) for t in (0, 50, 100, 150)]
     [1.0, 0.5, 0.0, 0.0]
     """
     return lambda t: end + (1 - end) * 0.5 * (1 + math.cos(math.pi * min(t, total) / total))

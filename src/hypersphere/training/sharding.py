@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 
 __all__ = [
     "average_gradients",
+    "clip_gradients",
     "gradient_norm",
     "is_spread",
     "load_optimizer_state",
@@ -156,6 +157,8 @@ def with_whole_weights(net: nn.Module, function: Callable[[Any], Any]) -> Any:
 @torch.no_grad()
 def average_gradients(net: nn.Module) -> None:
     """Under FSDP: the mean over processes for parameters that are whole on each of them."""
+    if not dist.is_initialized():
+        return
     parameters = [p for p in net.parameters() if p.grad is not None]
     if not any(_is_distributed(p) for p in parameters):
         return  # one process, or DDP, which has done it
@@ -185,6 +188,25 @@ def gradient_norm(net: nn.Module) -> Tensor:
         if parameter.grad is not None and id(parameter) not in own:
             total += _square(parameter.grad)
     return total.sqrt()
+
+
+@torch.no_grad()
+def clip_gradients(fabric: Any, net: nn.Module, player: Any, largest: float) -> Tensor | None:
+    """Shorten the gradient to `largest`: that of the whole network, wherever its weights are.
+
+    Returns its norm before; the factor stays on the device, so that nobody waits for it.
+    """
+    if not is_spread(net):
+        return fabric.clip_gradients(  # type: ignore[no-any-return]
+            player.module, player.optimizer, max_norm=largest, error_if_nonfinite=False
+        )
+    fabric.strategy.precision.unscale_gradients(player.optimizer)
+    norm = gradient_norm(net)
+    factor = (largest / (norm + 1e-6)).clamp(max=1.0)
+    for parameter in net.parameters():
+        if parameter.grad is not None:
+            local(parameter.grad).mul_(factor)
+    return norm
 
 
 def _square(gradient: Tensor) -> Tensor:

@@ -1,1 +1,6 @@
-"""A gallery of known people or things, in memory and on disk."""
+"""Galleries: known people (or things) that can be asked, in memory and on disk."""
+
+from .gallery import Gallery, Match
+from .store import GalleryError
+
+__all__ = ["Gallery", "GalleryError", "Match"]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ...functional import normalize, uniformity, uniformity_of_uniform
-from ..checks import check_features, check_labels
+from ..inputs import check_features, check_row_labels
 from ..results import Result
 
 __all__ = ["FeatureUniformityResult", "feature_uniformity"]
@@ -45,11 +45,9 @@ class FeatureUniformityResult(Result):
         return self.uniformity - self.uniform
 
     def header(self) -> Sequence[str]:
-        """Column titles."""
         return ("", "features", "uniform", "excess")
 
     def rows(self) -> Iterator[Sequence[object]]:
-        """The lines of the printed table."""
         title = f"uniformity (t = {self.t:g}, d = {self.dim})"
         yield title, f"{self.uniformity:.4f}", f"{self.uniform:.4f}", f"{self.excess:+.4f}"
         if not math.isnan(self.class_uniformity):
@@ -84,7 +82,7 @@ def feature_uniformity(
         raise ValueError("features: uniformity compares features; expected n >= 2, got 1")
     classes = aligned = math.nan
     if labels is not None:
-        labels = check_labels("labels", labels, len(features)).to(features.device)
+        labels = check_row_labels("labels", labels, len(features)).to(features.device)
         classes, aligned = _by_class(features.double(), labels, t)
     return FeatureUniformityResult(
         float(uniformity(features, t)),

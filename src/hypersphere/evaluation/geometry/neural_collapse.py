@@ -17,9 +17,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ...functional import check_labels as check_range
-from ...functional import normalize, row_norm
-from ..checks import check_features, check_labels, check_two_classes
+from ...functional import check_labels, normalize, row_norm
+from ..inputs import check_features, check_row_labels, check_two_classes
 from ..results import Result, percent
 
 __all__ = ["NeuralCollapseResult", "neural_collapse"]
@@ -54,11 +53,9 @@ class NeuralCollapseResult(Result):
     samples: int
 
     def header(self) -> Sequence[str]:
-        """Column titles."""
         return ("neural collapse (0: complete)", "features", "classifier")
 
     def rows(self) -> Iterator[Sequence[object]]:
-        """The lines of the printed table."""
         yield "NC1 within-class variability", f"{self.within_class:.4g}"
         yield "NC2 unequal lengths", f"{self.mean_norms:.4f}", _figure(self.weight_norms)
         yield "NC2 unequal angles", f"{self.mean_angles:.4f}", _figure(self.weight_angles)
@@ -96,7 +93,7 @@ def neural_collapse(
     (True, 0.0)
     """
     x = check_features("features", features).double()
-    labels = check_labels("labels", labels, len(x)).to(x.device)
+    labels = check_row_labels("labels", labels, len(x)).to(x.device)
     check_two_classes("labels", labels)
     seen, index, counts = torch.unique(labels, return_inverse=True, return_counts=True)
     total = x.new_zeros(len(seen), x.shape[1]).index_add_(0, index, x)
@@ -171,7 +168,7 @@ def _classifier(
     weight: Tensor, bias: Tensor | None, x: Tensor, labels: Tensor
 ) -> tuple[Tensor, Tensor]:
     weight = check_features("weight", weight.detach(), x.shape[1]).to(x)
-    check_range(labels, len(weight))
+    check_labels(labels, len(weight))
     if bias is None:
         return weight, weight.new_zeros(len(weight))
     if tuple(bias.shape) != (len(weight),):

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ...functional.angles import arccos, normalize, pairwise_cosine
 from ...functional.labels import check_labels
+from ..inputs import check_finite
 
 __all__ = [
     "AngularFisherScore",
@@ -44,7 +45,12 @@ class AngularFisherScore:
 
     @torch.no_grad()
     def update(self, features: Tensor, labels: Tensor) -> None:
-        """Add features (B, d) with labels (B,)."""
+        """Add a batch.
+
+        Args:
+            features: (B, d).
+            labels: (B,) class numbers from 0 on.
+        """
         _check(features, labels)
         if len(labels) == 0:
             return
@@ -76,17 +82,25 @@ class AngularFisherScore:
         self.counts = counts
 
     def merge(self, other: AngularFisherScore) -> None:
-        """Add what another process or another part of the data has seen."""
+        """Add what another process or another part of the data has seen.
+
+        Args:
+            other: its score.
+        """
         if len(other.counts) == 0:
             return
         self._make_room(len(other.counts), other.sums)
-        there = slice(0, len(other.counts))
-        self.counts[there] += other.counts
-        self.sums[there] += other.sums
-        self.directions[there] += other.directions
+        shared = slice(0, len(other.counts))
+        self.counts[shared] += other.counts
+        self.sums[shared] += other.sums
+        self.directions[shared] += other.directions
 
     def scatters(self) -> tuple[float, float]:
-        """S_w and S_b."""
+        """The scatter within and between classes.
+
+        Returns:
+            S_w and S_b.
+        """
         seen = self.counts > 0
         if int(seen.sum()) < 2:
             raise ValueError(
@@ -100,6 +114,11 @@ class AngularFisherScore:
         return float(within), float(between)
 
     def compute(self) -> float:
+        """The score of everything seen.
+
+        Returns:
+            S_w / S_b; infinite where all class means have one direction.
+        """
         within, between = self.scatters()
         return within / between if between > 0 else float("inf")
 
@@ -107,21 +126,30 @@ class AngularFisherScore:
 class AngularVisualHardness:
     """theta(w_y, x) / sum_i theta(w_i, x), Eq. 1.1, batch by batch: smaller is easier.
 
-    weight: (C, d), the classifier of a class per row; a bias plays no part. `update` returns the
-    value of each sample; `compute` the mean, and `by_class` the mean of every class (NaN where none
-    was seen). Classes are taken `chunk` at a time, so the (B, C) angles are never all there.
+    Args:
+        weight: (C, d), the classifier of a class per row; a bias plays no part.
+        chunk: classes are taken this many at a time, so the (B, C) angles are never all in memory.
     """
 
     def __init__(self, weight: Tensor, chunk: int = 4096) -> None:
         if weight.ndim != 2 or weight.shape[0] < 1:
             raise ValueError(f"expected weight (C, d), a class per row; got {tuple(weight.shape)}")
+        check_finite("weight", weight.detach())
         self.weight, self.chunk = weight.detach(), chunk
         self.total = torch.zeros(weight.shape[0], dtype=torch.float64)
         self.counts = torch.zeros(weight.shape[0], dtype=torch.long)
 
     @torch.no_grad()
     def update(self, features: Tensor, labels: Tensor) -> Tensor:
-        """Hardness (B,) of features (B, d) with labels (B,)."""
+        """Add a batch.
+
+        Args:
+            features: (B, d).
+            labels: (B,) class numbers.
+
+        Returns:
+            The hardness of each sample, (B,).
+        """
         _check(features, labels)
         if features.shape[1] != self.weight.shape[1]:
             raise ValueError(
@@ -146,13 +174,22 @@ class AngularVisualHardness:
         return hardness.to(torch.promote_types(features.dtype, torch.float32))
 
     def compute(self) -> float:
+        """The mean over everything seen.
+
+        Returns:
+            The mean hardness.
+        """
         seen = int(self.counts.sum())
         if seen == 0:
             raise ValueError("no samples yet: call update(features, labels) first")
         return float(self.total.sum()) / seen
 
     def by_class(self) -> Tensor:
-        """Mean hardness of each class, (C,)."""
+        """The mean of every class.
+
+        Returns:
+            (C,); NaN where no sample was seen.
+        """
         return self.total / torch.where(self.counts > 0, self.counts.double(), torch.nan)
 
 
@@ -161,7 +198,12 @@ def angular_fisher_score(
 ) -> float:
     """Angular Fisher score S_w / S_b, Eq. A.1; see :class:`AngularFisherScore`.
 
-    features (N, d) and labels (N,), or one iterable of such pairs.
+    Args:
+        features: (N, d), or an iterable of pairs (features, labels).
+        labels: (N,) class numbers from 0 on.
+
+    Returns:
+        The score; lower is more discriminative.
 
     >>> x = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [0.1, 1.0]])
     >>> round(angular_fisher_score(x, torch.tensor([0, 0, 1, 1])), 4)
@@ -180,7 +222,13 @@ def angular_visual_hardness(
 ) -> Tensor:
     """Angular visual hardness of each sample (N,), Eq. 1.1; see :class:`AngularVisualHardness`.
 
-    features (N, d) and labels (N,), or one iterable of such pairs; weight: (C, d).
+    Args:
+        features: (N, d), or an iterable of pairs (features, labels).
+        labels: (N,) class numbers.
+        weight: (C, d), the classifier of a class per row.
+
+    Returns:
+        The hardness of each sample, (N,), in [0, 1].
 
     >>> angular_visual_hardness(torch.tensor([[1.0, 1.0]]), torch.tensor([0]), torch.eye(2))
     tensor([0.5000])
@@ -210,3 +258,4 @@ def _check(features: Tensor, labels: Tensor) -> None:
             f"expected features (N, d) and labels (N,), got {tuple(features.shape)} and "
             f"{tuple(labels.shape)}"
         )
+    check_finite("features", features.detach())

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 # SphereFace's 112 x 96 crop: eye, eye, nose, mouth corner, mouth corner, from the left of the
-# picture, as (x, y) in pixels whose centres are whole numbers.
+# picture, as (x, y) in pixels whose centers are whole numbers.
 SPHEREFACE_TEMPLATE = torch.tensor(
     [
         [30.2946, 51.6963],
@@ -21,9 +21,16 @@ SPHEREFACE_SIZE = (112, 96)
 
 
 def similarity_transform(source: Tensor, target: Tensor) -> Tensor:
-    """The rotation, scale and shift (2, 3) that best take source points (n, 2) to target points.
+    """The rotation, scale and shift that best take source points to target points.
 
     Least squares over [x', y'] = [[a, -b], [b, a]] [x, y] + [tx, ty]: no reflection and no shear.
+
+    Args:
+        source: (n, 2) points (x, y), at least two of them different.
+        target: (n, 2), where they should go.
+
+    Returns:
+        The transform (2, 3).
 
     >>> square = torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
     >>> similarity_transform(square, 2 * square + 3)
@@ -39,22 +46,28 @@ def similarity_transform(source: Tensor, target: Tensor) -> Tensor:
     if not bool(source.isfinite().all() & target.isfinite().all()):
         raise ValueError("a landmark is NaN or infinite")
     s, t = source.double(), target.double()
-    centre_s, centre_t = s.mean(0), t.mean(0)
-    p, q = s - centre_s, t - centre_t
+    center_s, center_t = s.mean(0), t.mean(0)
+    p, q = s - center_s, t - center_t
     spread = float(p.square().sum())
     if len(s) < 2 or spread < 1e-12:
         raise ValueError("the landmarks lie on one point: no scale or rotation can be told")
     a = (p * q).sum() / spread
     b = (p[:, 0] * q[:, 1] - p[:, 1] * q[:, 0]).sum() / spread
     linear = torch.stack([torch.stack([a, -b]), torch.stack([b, a])])
-    shift = centre_t - linear @ centre_s
+    shift = center_t - linear @ center_s
     return (torch.cat([linear, shift.unsqueeze(1)], 1) + 0.0).to(torch.float32)
 
 
 def warp(image: Tensor, transform: Tensor, size: tuple[int, int]) -> Tensor:
-    """Picture (C, H, W) under a (2, 3) transform of (x, y) pixels, as (C, h, w) of size (h, w).
+    """A picture under a transform of its pixels; bilinear, black outside the picture.
 
-    Bilinear; outside the picture is black. uint8 stays uint8.
+    Args:
+        image: (C, H, W).
+        transform: (2, 3) on (x, y) in pixels.
+        size: (h, w) of the result.
+
+    Returns:
+        (C, h, w); uint8 stays uint8.
     """
     if image.ndim != 3:
         raise ValueError(f"expected a picture (C, H, W); got {tuple(image.shape)}")
@@ -69,7 +82,7 @@ def warp(image: Tensor, transform: Tensor, size: tuple[int, int]) -> Tensor:
     )
     places = (torch.stack([x, y], -1) - forward[:, 2]) @ inverse.T
     limits = torch.tensor([image.shape[2], image.shape[1]], dtype=torch.float64)
-    grid = ((2 * places + 1) / limits - 1).float()  # pixel centres -> [-1, 1]
+    grid = ((2 * places + 1) / limits - 1).float()  # pixel centers -> [-1, 1]
     out = F.grid_sample(
         image.unsqueeze(0).float(), grid.unsqueeze(0), mode="bilinear", align_corners=False
     )[0]
@@ -82,10 +95,19 @@ def align_face(
     template: Tensor = SPHEREFACE_TEMPLATE,
     size: tuple[int, int] = SPHEREFACE_SIZE,
 ) -> Tensor:
-    """Crop (C, 112, 96) of a picture (C, H, W) from five landmarks (5, 2), (x, y) in pixels.
+    """The aligned crop of a face from five landmarks.
 
-    Order: eyes, nose, mouth corners, from the left of the picture. Another `template` and `size`
-    give another crop. MATLAB counts pixels from one; here the first pixel's centre is (0, 0).
+    MATLAB counts pixels from one; here the center of the first pixel is (0, 0).
+
+    Args:
+        image: (C, H, W).
+        landmarks: (5, 2), (x, y) in pixels: eyes, nose, mouth corners, from the left of the
+            picture.
+        template: (5, 2), where the landmarks go in the crop. Default: SphereFace's.
+        size: (h, w) of the crop. Default: (112, 96).
+
+    Returns:
+        The crop (C, h, w).
 
     >>> align_face(torch.zeros(3, 250, 250, dtype=torch.uint8), SPHEREFACE_TEMPLATE + 60).shape
     torch.Size([3, 112, 96])

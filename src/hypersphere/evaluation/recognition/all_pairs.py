@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ...functional.angles import normalize
-from ..checks import check_features, check_labels, check_two_classes
+from ..inputs import check_features, check_row_labels, check_two_classes, to_common_type
 from ..results import Result, percent
 from .roc import FARS, Roc
 from .verification import FarPoint, describe, tar_at_fars
@@ -25,7 +25,17 @@ BLOCK = 2048
 
 @dataclass
 class AllPairsResult(Result):
-    """Result of `all_pairs`: `resolution` is the width of a bin of the cosine."""
+    """Result of `all_pairs`.
+
+    Args:
+        auc: area under the ROC curve.
+        eer: equal error rate, in [0, 1].
+        tar_at_far: true accept rate at each false accept rate.
+        positives: number of pairs of one label.
+        negatives: number of pairs of different labels.
+        resolution: width of a bin of the cosine.
+        roc: the curve, thinned.
+    """
 
     auc: float
     eer: float
@@ -52,10 +62,21 @@ def all_pairs(
     fars: Sequence[float] = FARS,
     bins: int = BINS,
 ) -> AllPairsResult:
-    """ROC over all pairs i < j of `features` (n, d), or over all pairs of `features` x `others`.
+    """ROC over all pairs i < j of `features`, or over all pairs of `features` x `others`.
 
     Distractors may carry a label that nobody else has, e.g. -1: a pair of two negative labels is
     skipped, since nobody knows who they are; a pair of a person and a distractor is negative.
+
+    Args:
+        features: (n, d).
+        labels: (n,).
+        others: (m, d). Default: the features themselves, each pair once.
+        other_labels: (m,).
+        fars: false accept rates; a rate with fewer than 1/rate negatives is refused.
+        bins: how many bins of the cosine in [-1, 1] are told apart.
+
+    Returns:
+        Area, equal error rate, true accept rates and the curve.
 
     >>> angles = torch.tensor([0.0, 0.1, 1.5, 1.6])
     >>> points = torch.stack([angles.cos(), angles.sin()], 1)
@@ -64,7 +85,7 @@ def all_pairs(
     (1.0, 2, 4)
     """
     features = normalize(check_features("features", features))
-    labels = check_labels("labels", labels, len(features))
+    labels = check_row_labels("labels", labels, len(features))
     if others is None:
         check_two_classes("labels", labels)
         right, right_labels = features, labels
@@ -72,7 +93,8 @@ def all_pairs(
         if other_labels is None:
             raise ValueError("others were given without other_labels")
         right = normalize(check_features("others", others, features.shape[1]))
-        right_labels = check_labels("other_labels", other_labels, len(right))
+        features, right = to_common_type(features, right)
+        right_labels = check_row_labels("other_labels", other_labels, len(right))
     counts = torch.zeros(2, bins, dtype=torch.long)  # different, same
     for i in range(0, len(features), BLOCK):
         a, label_a = features[i : i + BLOCK], labels[i : i + BLOCK]

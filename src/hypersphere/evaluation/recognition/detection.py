@@ -16,7 +16,13 @@ from .alignment import align_face
 
 @dataclass(frozen=True)
 class Face:
-    """A face in a picture: box (left, top, width, height), five landmarks (5, 2), score."""
+    """A face in a picture.
+
+    Args:
+        box: (left, top, width, height) in pixels.
+        landmarks: (5, 2), (x, y) in pixels: eyes, nose, mouth corners.
+        score: how sure the detector is.
+    """
 
     box: tuple[float, float, float, float]
     landmarks: Tensor
@@ -72,7 +78,18 @@ class YuNet:
 
 
 def largest_face(image: Tensor, detector: Detector) -> Face:
-    """The face with the largest box; a ValueError when there is none."""
+    """The face with the largest box.
+
+    Args:
+        image: (1 or 3, H, W) uint8.
+        detector: from a picture (3, H, W) to its faces.
+
+    Returns:
+        The face.
+
+    Raises:
+        ValueError: if there is none.
+    """
     faces = detector(to_rgb(image))
     if not faces:
         raise ValueError(
@@ -83,17 +100,28 @@ def largest_face(image: Tensor, detector: Detector) -> Face:
 
 
 def detect_and_align(image: Tensor, detector: Detector | None = None) -> Tensor:
-    """The aligned 112 x 96 crop of the largest face in a picture (C, H, W) uint8.
+    """The aligned crop of the largest face in a picture.
 
-    `detector` is YuNet by default; any function from a picture (3, H, W) to a list of `Face` will
-    do.
+    Args:
+        image: (1 or 3, H, W) uint8.
+        detector: from a picture (3, H, W) uint8 to a list of `Face`. Default: `YuNet`.
+
+    Returns:
+        The crop (C, 112, 96).
     """
     face = largest_face(image, detector or YuNet())
     return align_face(image, face.landmarks)
 
 
 def to_rgb(image: Tensor) -> Tensor:
-    """(1, H, W) or (3, H, W) uint8 -> (3, H, W)."""
+    """A picture with three channels.
+
+    Args:
+        image: (1 or 3, H, W) uint8.
+
+    Returns:
+        (3, H, W) uint8.
+    """
     if image.ndim != 3 or image.shape[0] not in (1, 3) or image.dtype != torch.uint8:
         raise ValueError(
             f"expected a picture (1 or 3, H, W) of uint8; got {tuple(image.shape)} {image.dtype}"

@@ -1,8 +1,8 @@
 """Identification: who is this? Ranks against a gallery and growing numbers of distractors.
 
-The rank of a probe is 1 + the number of strangers that score at least as high as its best mate, so
-it needs counts only: strangers are streamed in blocks and never sorted, and one pass gives the
-ranks for every number of distractors. A tie counts against the probe.
+The rank of a probe is 1 + the number of other people who score at least as high as its best mate,
+so it needs counts only: distractors are streamed in blocks and never sorted, and one pass gives
+the ranks for every number of them. A tie counts against the probe.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ...functional.angles import normalize
-from ..checks import check_features, check_labels
+from ..inputs import check_features, check_row_labels, to_common_type
 from ..results import Result, percent, wilson_interval
 from .search import get_search
 
@@ -28,9 +28,15 @@ PROBES = 1024
 class IdentificationResult(Result):
     """Result of `identification`.
 
-    `accuracy[i][j]` is the share of probes with rank <= ranks[j] among distractors[i] distractors;
-    `cmc[i]` the same for all ranks 1 ... of the longest curve asked for; `interval[i]` the 95 %
-    (Wilson) interval of the first rank.
+    Args:
+        ranks: the ranks asked for, rising.
+        distractors: the numbers of distractors, rising.
+        accuracy: accuracy[i][j] is the share of probes with rank <= ranks[j] among distractors[i]
+            distractors.
+        interval: interval[i] is the 95 % (Wilson) interval of the first rank.
+        cmc: cmc[i] is the accuracy at all ranks 1, 2, ... up to the largest asked for.
+        probes: number of questions.
+        gallery: number of gallery features.
     """
 
     ranks: list[int]
@@ -65,15 +71,20 @@ def identification(
     """Rank-k accuracy and CMC by cosine, as the number of distractors grows (2.3.6, MegaFace).
 
     Args:
-        probes (P, d), gallery (G, d), with probe_ids (P,) and gallery_ids (G,): every probe has at
-            least one mate in the gallery.
-        distractors: (D, d) strangers to everyone.
+        probes: (P, d); every probe has at least one mate in the gallery.
+        gallery: (G, d).
+        probe_ids: (P,) who the probes are.
+        gallery_ids: (G,) who the gallery features are.
+        distractors: (D, d) features of people who are nobody in the gallery. Default: none.
         ranks: which rank-k accuracies to report.
-        sizes: numbers of distractors, at most D; by default 10, 100, ... and D.
+        sizes: numbers of distractors, at most D. Default: 10, 100, ... and D.
         protocol: "gallery": the other people of the gallery compete too, and the best mate counts.
             "megaface": each (probe, mate) pair is a question of its own, in which the mate is
             alone among the distractors.
         backend: "torch" counts exactly; "faiss" ranks by faiss's flat index, up to max(ranks).
+
+    Returns:
+        Accuracy at each rank and number of distractors, with intervals and curves.
 
     >>> gallery = torch.eye(3)
     >>> probes = torch.tensor([[0.9, 0.1, 0.0], [0.6, 0.5, 0.0]])
@@ -84,12 +95,13 @@ def identification(
     """
     probes = normalize(check_features("probes", probes))
     gallery = normalize(check_features("gallery", gallery, probes.shape[1]))
-    probe_ids = check_labels("probe_ids", probe_ids, len(probes))
-    gallery_ids = check_labels("gallery_ids", gallery_ids, len(gallery))
+    probe_ids = check_row_labels("probe_ids", probe_ids, len(probes))
+    gallery_ids = check_row_labels("gallery_ids", gallery_ids, len(gallery))
     if distractors is None:
         distractors = probes.new_empty(0, probes.shape[1])
     else:
         distractors = check_features("distractors", distractors, probes.shape[1])
+    probes, gallery, distractors = to_common_type(probes, gallery, distractors)
     ranks = sorted(set(ranks))
     if not ranks or ranks[0] < 1:
         raise ValueError(f"ranks: expected whole numbers from 1 on; got {ranks}")
@@ -131,10 +143,18 @@ def identification(
 def divide(
     features: Tensor, labels: Tensor, unknown: float = 0.0
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """(probes, gallery, probe_ids, gallery_ids) from labelled features.
+    """Divide labeled features into a gallery and probes.
 
-    The first sample of each class is its gallery entry, the others are probes. The last `unknown`
-    share of the classes stays out of the gallery: all their samples are probes of strangers.
+    The first sample of each class is its gallery entry, the others are probes.
+
+    Args:
+        features: (n, d).
+        labels: (n,).
+        unknown: this share of the classes, the last ones, stays out of the gallery: all their
+            samples are probes of unknown people.
+
+    Returns:
+        probes (P, d), gallery (G, d), probe_ids (P,), gallery_ids (G,).
 
     >>> x, y = torch.randn(6, 2), torch.tensor([0, 0, 1, 1, 2, 2])
     >>> probes, gallery, probe_ids, gallery_ids = divide(x, y, unknown=0.34)
@@ -143,7 +163,7 @@ def divide(
     """
     if not 0 <= unknown < 1:
         raise ValueError(f"unknown: expected a share of the classes in [0, 1); got {unknown}")
-    labels = check_labels("labels", labels, len(features))
+    labels = check_row_labels("labels", labels, len(features))
     classes = labels.unique()
     known = classes[: len(classes) - round(unknown * len(classes))]
     order = labels.argsort(stable=True)
@@ -219,8 +239,8 @@ def _ranks(
                 above[:, here] += _reached(scores, bars[here])
     done = 0
     for i, size in enumerate(sizes):
-        for strangers in distractors[done:size].split(BLOCK):
-            unit = F.normalize(strangers)
+        for part in distractors[done:size].split(BLOCK):
+            unit = F.normalize(part)
             for here in parts:
                 above[i:, here] += _reached(probes[here] @ unit.T, bars[here])
         done = size
@@ -235,7 +255,7 @@ def _reached(scores: Tensor, bars: Tensor) -> Tensor:
     count, levels = bars.shape
     if levels == 1:
         return (scores >= bars).sum(1, keepdim=True)
-    passed = torch.searchsorted(bars, scores, right=True)  # bars reached by each stranger
+    passed = torch.searchsorted(bars, scores, right=True)  # bars reached by each score
     passed += (levels + 1) * torch.arange(count).unsqueeze(1)
     counts = torch.bincount(passed.flatten(), minlength=(levels + 1) * count)
     return counts.view(count, levels + 1).flip(1).cumsum(1).flip(1)[:, 1:]

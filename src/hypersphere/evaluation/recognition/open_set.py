@@ -10,14 +10,22 @@ import torch
 from torch import Tensor
 
 from ...functional.angles import normalize
-from ..checks import check_features, check_labels
-from ..results import Result, percent
+from ..inputs import check_features, check_row_labels, to_common_type
+from ..results import Result, percent, round_up
 from .search import get_search
 
 
 @dataclass
 class DirPoint:
-    """Detection and identification rate at one false-alarm rate; NaN where it was refused."""
+    """Detection and identification rate at one false-alarm rate.
+
+    Args:
+        far: the false-alarm rate asked for.
+        dir: share of the known probes that are found and accepted; NaN where it was refused.
+        threshold: a score is accepted if it is at least this; at most `far` of the unknown probes
+            are.
+        unknown_needed: how many unknown probes this rate needs.
+    """
 
     far: float
     dir: float
@@ -27,7 +35,17 @@ class DirPoint:
 
 @dataclass
 class OpenSetResult(Result):
-    """Result of `open_set_identification`; `curve` has (false-alarm rate, rate) pairs."""
+    """Result of `open_set_identification`.
+
+    Args:
+        rank: a mate within this rank counts as found.
+        dir_at_far: the rate at each false-alarm rate asked for.
+        rank_accuracy: share of the known probes found when nobody is rejected.
+        known: number of probes whose id is in the gallery.
+        unknown: number of the other probes.
+        gallery: number of gallery features.
+        curve: (false-alarm rate, detection and identification rate) pairs.
+    """
 
     rank: int
     dir_at_far: list[DirPoint]
@@ -45,7 +63,7 @@ class OpenSetResult(Result):
             if math.isnan(point.dir):
                 text = f"refused: {self.unknown:,} unknown, needs {point.unknown_needed:,}"
             else:
-                text = f"{percent(point.dir)}  (threshold {point.threshold:.4f})"
+                text = f"{percent(point.dir)}  (threshold {round_up(point.threshold)})"
             yield f"DIR at FAR {point.far:g}", text
 
 
@@ -66,6 +84,18 @@ def open_set_identification(
     DIR(t, r) = #{known: mate at rank <= r with score >= t} / #known.
     A rate with fewer than 1/FAR unknown probes is refused.
 
+    Args:
+        probes: (P, d), known and unknown ones.
+        gallery: (G, d).
+        probe_ids: (P,) who the probes are.
+        gallery_ids: (G,) who the gallery features are.
+        fars: false-alarm rates in (0, 1].
+        rank: a mate within this rank counts as found.
+        backend: "torch" or "faiss".
+
+    Returns:
+        The rate and the threshold at each false-alarm rate, and the curve.
+
     >>> gallery = torch.eye(3)[:2]
     >>> probes = torch.tensor([[1.0, 0.1, 0.0], [0.1, 1.0, 0.0], [0.1, 0.0, 1.0], [0.0, 0.2, 1.0]])
     >>> ids = torch.tensor([0, 1, 7, 8])
@@ -75,8 +105,9 @@ def open_set_identification(
     """
     probes = normalize(check_features("probes", probes))
     gallery = normalize(check_features("gallery", gallery, probes.shape[1]))
-    probe_ids = check_labels("probe_ids", probe_ids, len(probes))
-    gallery_ids = check_labels("gallery_ids", gallery_ids, len(gallery))
+    probes, gallery = to_common_type(probes, gallery)
+    probe_ids = check_row_labels("probe_ids", probe_ids, len(probes))
+    gallery_ids = check_row_labels("gallery_ids", gallery_ids, len(gallery))
     known = torch.isin(probe_ids, gallery_ids)
     if bool(known.all()) or not bool(known.any()):
         what = "known" if bool(known.all()) else "unknown"
@@ -90,26 +121,32 @@ def open_set_identification(
     alarms = scores[~known, 0].sort(descending=True).values
     sorted_mates = mate.sort().values
 
-    def dir_above(threshold: Tensor) -> Tensor:
-        """Share of the known strictly above the threshold."""
-        passed = len(mate) - torch.searchsorted(sorted_mates, threshold, right=True)
+    def dir_at(threshold: Tensor) -> Tensor:
+        """Share of the known who are accepted: score >= threshold."""
+        passed = len(mate) - torch.searchsorted(sorted_mates, threshold)
         return passed.double() / len(mate)
 
     points = []
     for far in fars:
+        if not 0 < far <= 1:
+            raise ValueError(f"fars: a false-alarm rate lies in (0, 1]; got {far}")
         needed = math.ceil(1 / far - 1e-9)
         if len(alarms) < needed:
             points.append(DirPoint(far, math.nan, math.nan, needed))
             continue
         allowed = math.floor(far * len(alarms) + 1e-9)
-        # Accept only what beats the first alarm too many: at most `allowed` alarms are left.
-        bar = alarms[allowed : allowed + 1] if allowed < len(alarms) else alarms[-1:] - 1
-        points.append(DirPoint(far, float(dir_above(bar)), float(bar), needed))
+        if allowed < len(alarms):
+            bar = _just_above(alarms[allowed : allowed + 1])
+        else:  # every alarm is allowed
+            bar = alarms.new_full((1,), -math.inf)
+        points.append(DirPoint(far, float(dir_at(bar)), float(bar), needed))
     steps = torch.unique(torch.logspace(0, math.log10(len(alarms)), 100).long()).clamp(
         max=len(alarms) - 1
     )
     curve = zip(
-        (steps.double() / len(alarms)).tolist(), dir_above(alarms[steps]).tolist(), strict=True
+        (steps.double() / len(alarms)).tolist(),
+        dir_at(_just_above(alarms[steps])).tolist(),
+        strict=True,
     )
     return OpenSetResult(
         rank,
@@ -120,3 +157,11 @@ def open_set_identification(
         len(gallery),
         list(curve),
     )
+
+
+def _just_above(scores: Tensor) -> Tensor:
+    """The least thresholds that reject these scores: the next number that their type has.
+
+    With the first alarm too many as the score, at most the allowed number of alarms is left.
+    """
+    return torch.nextafter(scores, scores.new_full((), math.inf))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ...functional.angles import cosine
-from ..checks import check_features
+from ..inputs import check_features
 from .protocols import merge_flips
 
 BLOCK = 4096  # pairs worked off at once
@@ -19,7 +19,8 @@ class PairScorer:
     """Cosines of pairs, block by block."""
 
     def __init__(self, a: Tensor, b: Tensor, index: Tensor | None, flips: str) -> None:
-        self.a, self.b, self.flips = torch.as_tensor(a), torch.as_tensor(b), flips
+        self.a, self.b = torch.as_tensor(a).detach(), torch.as_tensor(b).detach()
+        self.flips = flips
         for name, features in (("features_a", self.a), ("features_b", self.b)):
             merge_flips(features[:1], flips)  # the shape is right, or it says so
             check_features(name, features.flatten(1))
@@ -55,7 +56,7 @@ class PairScorer:
             where = slice(start, start + BLOCK)
             i, j = self.index[where].unbind(1)
             a, b = merge_flips(self.a[i], self.flips), merge_flips(self.b[j], self.flips)
-            wide = a.dtype if a.dtype == torch.float64 else torch.float32
+            wide = torch.promote_types(torch.promote_types(a.dtype, b.dtype), torch.float32)
             yield where, a.to(wide), b.to(wide)
 
     def scores(self, mean: Tensor | None = None, basis: Tensor | None = None) -> Tensor:

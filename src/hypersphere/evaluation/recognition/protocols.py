@@ -6,12 +6,14 @@ grid over one is a grid over the other, and the sum and the mean of two flips ha
 
 from __future__ import annotations
 
-import difflib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from ...registry import nearest
 from .roc import Roc, roc_curve
 
 
@@ -19,10 +21,15 @@ from .roc import Roc, roc_curve
 class Protocol:
     """How features of a picture and of its mirror image become an accuracy.
 
-    flips: "concatenate", "sum", "mean" or "unused"; center: subtract the mean of the training
-    folds; folds: choose the threshold on the other folds (False: one best threshold for all pairs,
-    which is optimistic); grid: candidate thresholds on the cosine (None: every possible one);
-    ties: which of several equally good thresholds, "mean" or "strictest".
+    Args:
+        name: what results call it.
+        flips: "concatenate", "sum", "mean" or "unused".
+        center: subtract the mean of the training folds.
+        folds: choose the threshold on the other folds; False: one best threshold for all pairs,
+            which is optimistic.
+        grid: candidate thresholds on the cosine, (first, last, count). Default: every possible
+            one.
+        ties: which of several equally good thresholds to take, "mean" or "strictest".
     """
 
     name: str
@@ -33,7 +40,15 @@ class Protocol:
     ties: str = "mean"
 
     def threshold(self, scores: Tensor, same: Tensor) -> float:
-        """The threshold with the best accuracy on these pairs."""
+        """The threshold with the best accuracy on these pairs.
+
+        Args:
+            scores: (n,) cosines.
+            same: (n,) bool.
+
+        Returns:
+            The threshold; a pair is accepted if its score is at least this.
+        """
         curve = roc_curve(scores, same)
         if self.grid is None:
             return exact_threshold(curve)
@@ -57,18 +72,33 @@ PROTOCOLS = {
 
 
 def get_protocol(protocol: str | Protocol) -> Protocol:
-    """A protocol by name, or itself."""
+    """A protocol by name.
+
+    Args:
+        protocol: a name of `PROTOCOLS`, or a protocol.
+
+    Returns:
+        The protocol.
+    """
     if isinstance(protocol, Protocol):
         return protocol
     if protocol not in PROTOCOLS:
-        near = difflib.get_close_matches(str(protocol), PROTOCOLS, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        near = nearest(str(protocol), PROTOCOLS)
+        hint = f"; did you mean {near!r}?" if near else ""
         raise ValueError(f"unknown protocol {protocol!r}: one of {', '.join(PROTOCOLS)}{hint}")
     return PROTOCOLS[protocol]
 
 
 def correct_at(curve: Roc, thresholds: Tensor) -> Tensor:
-    """How many pairs are decided rightly at each threshold (accepted when score >= threshold)."""
+    """How many pairs are decided rightly at each threshold (accepted when score >= threshold).
+
+    Args:
+        curve: the ROC of the pairs.
+        thresholds: (T,).
+
+    Returns:
+        Counts (T,).
+    """
     rising = -curve.thresholds.double()
     i = torch.searchsorted(rising, -thresholds, right=True) - 1
     return curve.accepted[i] + curve.negatives - curve.false[i]
@@ -77,8 +107,14 @@ def correct_at(curve: Roc, thresholds: Tensor) -> Tensor:
 def exact_threshold(curve: Roc) -> float:
     """The mean of all best thresholds between the scores: the limit of an ever finer grid.
 
-    Accuracy is constant on each interval (s_{i+1}, s_i] between neighbouring scores; intervals that
+    Accuracy is constant on each interval (s_{i+1}, s_i] between neighboring scores; intervals that
     are equally good count by their length.
+
+    Args:
+        curve: the ROC of the pairs.
+
+    Returns:
+        The threshold.
 
     >>> curve = roc_curve(torch.tensor([0.75, 0.25]), torch.tensor([True, False]))
     >>> exact_threshold(curve)
@@ -97,9 +133,14 @@ def exact_threshold(curve: Roc) -> float:
 
 
 def merge_flips(features: Tensor, flips: str) -> Tensor:
-    """(n, 2, d) features of pictures and their mirror images -> (n, 2 d) or (n, d).
+    """One feature per picture from those of the picture and its mirror image.
 
-    Features (n, d) pass: they are final, whatever the protocol would do with flips.
+    Args:
+        features: (n, 2, d); features (n, d) pass: they are final, whatever `flips` is.
+        flips: "concatenate", "sum", "mean" or "unused".
+
+    Returns:
+        (n, 2 d) for "concatenate", else (n, d).
     """
     if features.ndim == 2:
         return features
@@ -119,16 +160,29 @@ def merge_flips(features: Tensor, flips: str) -> Tensor:
     raise ValueError(f"flips: one of concatenate, sum, mean, unused; got {flips!r}")
 
 
-def fold_index(folds: int | Tensor, count: int) -> Tensor:
-    """The fold of each pair, (n,): a number of folds cuts the list into equal runs, as LFW's list.
+def fold_index(folds: int | Tensor | Sequence[int], count: int) -> Tensor:
+    """The fold of each pair.
+
+    Args:
+        folds: a number, which cuts the list into equal runs, as LFW's list; or the fold of each
+            pair, (n,) as a tensor, array or list.
+        count: the number of pairs n.
+
+    Returns:
+        The folds (n,), numbered 0, 1, 2, ...
 
     >>> fold_index(2, 4)
     tensor([0, 0, 1, 1])
     """
-    if isinstance(folds, Tensor):
-        index = folds.long()
+    if not isinstance(folds, (int, np.integer)):
+        index = torch.as_tensor(folds)
+        if index.is_floating_point():
+            raise ValueError(f"folds: expected whole numbers; got {index.dtype}")
+        index = index.long()
         if index.shape != (count,):
             raise ValueError(f"folds: expected one per pair, ({count},); got {tuple(index.shape)}")
+        if int(index.min()) < 0:
+            raise ValueError(f"folds: number the folds 0, 1, 2, ...; got {int(index.min())}")
         empty = (torch.bincount(index) == 0).nonzero().flatten().tolist()
         if empty:
             raise ValueError(f"folds: fold {empty[0]} is empty; number the folds 0, 1, 2, ...")
@@ -145,7 +199,12 @@ def fold_index(folds: int | Tensor, count: int) -> Tensor:
 
 
 def check_folds(same: Tensor, fold: Tensor) -> None:
-    """Each set of training folds needs both kinds of pairs."""
+    """Refuse folds without which only one kind of pairs is left.
+
+    Args:
+        same: (n,) bool.
+        fold: (n,).
+    """
     for f in range(int(fold.max()) + 1):
         rest = same[fold != f]
         if bool(rest.all()) or not bool(rest.any()):

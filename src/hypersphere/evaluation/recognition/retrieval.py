@@ -1,4 +1,4 @@
-"""Retrieval: do the nearest neighbours have the right class? Recall@k, R-precision, MAP@R."""
+"""Retrieval: do the nearest neighbors have the right class? Recall@k, R-precision, MAP@R."""
 
 from __future__ import annotations
 
@@ -9,14 +9,22 @@ import torch
 from torch import Tensor
 
 from ...functional.angles import normalize
-from ..checks import check_features, check_labels, check_two_classes
+from ..inputs import check_features, check_row_labels, check_two_classes, to_common_type
 from ..results import Result, percent
 from .search import get_search
 
 
 @dataclass
 class RetrievalResult(Result):
-    """Result of `retrieval`: means over the queries that have something to find."""
+    """Result of `retrieval`: means over the queries that have something to find.
+
+    Args:
+        recall: k -> share of the queries with a relevant item among the first k.
+        map_at_r: mean average precision at R.
+        r_precision: precision among the first R.
+        queries: number of queries.
+        skipped: number of queries without any relevant item.
+    """
 
     recall: dict[int, float]
     map_at_r: float
@@ -47,16 +55,27 @@ def retrieval(
     """Recall@k, R-precision and MAP@R by cosine.
 
     Each query searches all other features (or the `gallery`). With R relevant items and
-    rel(i) = 1 when the i-th neighbour is relevant: recall@k = [any rel(i), i <= k],
+    rel(i) = 1 when the i-th neighbor is relevant: recall@k = [any rel(i), i <= k],
     R-precision = sum_{i<=R} rel(i) / R, MAP@R = (1/R) sum_{i<=R} rel(i) P(i), P(i) the precision
     among the first i. Queries without any relevant item are left out and counted as skipped.
+
+    Args:
+        features: (n, d), the queries.
+        labels: (n,).
+        ks: the k of recall@k.
+        gallery: (N, d) items to search. Default: the other queries.
+        gallery_labels: (N,).
+        backend: "torch" or "faiss".
+
+    Returns:
+        The three figures.
 
     >>> x = torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.1, 0.9]])
     >>> retrieval(x, torch.tensor([0, 0, 1, 1]), ks=(1,)).map_at_r
     1.0
     """
     features = normalize(check_features("features", features))
-    labels = check_two_classes("labels", check_labels("labels", labels, len(features)))
+    labels = check_two_classes("labels", check_row_labels("labels", labels, len(features)))
     alone = gallery is None
     if gallery is None:
         gallery, gallery_labels = features, labels
@@ -64,7 +83,8 @@ def retrieval(
         gallery = normalize(check_features("gallery", gallery, features.shape[1]))
         if gallery_labels is None:
             raise ValueError("a gallery was given without gallery_labels")
-        gallery_labels = check_labels("gallery_labels", gallery_labels, len(gallery))
+        gallery_labels = check_row_labels("gallery_labels", gallery_labels, len(gallery))
+        features, gallery = to_common_type(features, gallery)
     relevant = _count_of(labels, gallery_labels) - int(alone)
     keep = (relevant > 0).nonzero().flatten()
     if len(keep) == 0:
@@ -75,7 +95,7 @@ def retrieval(
     depth = min(max(int(relevant.max()), max(ks)), largest)
     find = get_search(backend)
     totals = torch.zeros(len(ks) + 2, dtype=torch.float64)
-    for rows in keep.split(512):  # keeps the (queries, depth) table of neighbours small
+    for rows in keep.split(512):  # keeps the (queries, depth) table of neighbors small
         nearest = find(features[rows], gallery, depth + int(alone))[1]
         if alone:
             nearest = _without_self(nearest, rows)
@@ -93,7 +113,7 @@ def _count_of(labels: Tensor, among: Tensor) -> Tensor:
 
 
 def _without_self(nearest: Tensor, rows: Tensor) -> Tensor:
-    """Neighbours less the query itself; less the last one where a double took its place."""
+    """Neighbors less the query itself; less the last one where a double took its place."""
     own = nearest == rows.unsqueeze(1)
     own[:, -1] |= ~own.any(1)
     return nearest[~own].view(len(rows), -1)

@@ -19,8 +19,11 @@ FARS = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
 class Roc:
     """Counts of accepted positives and negatives at each threshold, from strict to loose.
 
-    `thresholds` (T,) fall; `accepted` and `false` (T,) are cumulative counts, starting at zero with
-    an infinite threshold and ending with everything accepted.
+    Args:
+        thresholds: (T,), falling, from infinity; a pair is accepted when its score is at least the
+            threshold.
+        accepted: (T,) accepted positive pairs, from zero to all.
+        false: (T,) accepted negative pairs, from zero to all.
     """
 
     thresholds: Tensor
@@ -29,10 +32,12 @@ class Roc:
 
     @property
     def positives(self) -> int:
+        """Number of positive pairs."""
         return int(self.accepted[-1])
 
     @property
     def negatives(self) -> int:
+        """Number of negative pairs."""
         return int(self.false[-1])
 
     @property
@@ -46,11 +51,19 @@ class Roc:
         return self.false.double() / self.negatives
 
     def area(self) -> float:
-        """Area under the curve: P(positive > negative) + P(tie) / 2."""
+        """Area under the curve: P(positive > negative) + P(tie) / 2.
+
+        Returns:
+            The area, in [0, 1].
+        """
         return float(torch.trapezoid(self.tar, self.far))
 
     def equal_error_rate(self) -> float:
-        """Where false accepts meet false rejects, on the straight line between two thresholds."""
+        """Where false accepts meet false rejects, on the straight line between two thresholds.
+
+        Returns:
+            The rate, in [0, 1].
+        """
         gap = self.far - (1 - self.tar)  # rises from -1 to 1
         i = int((gap >= 0).nonzero()[0])
         low, high = float(gap[i - 1]), float(gap[i])
@@ -58,10 +71,15 @@ class Roc:
         return float(self.far[i - 1] + share * (self.far[i] - self.far[i - 1]))
 
     def tar_at(self, far: float) -> tuple[float, float] | None:
-        """(true accept rate, threshold) at the loosest threshold with false accepts <= `far`.
+        """The true accept rate at a false accept rate.
 
-        None when there are fewer than 1/far negatives: one single false accept would already be
-        more than the rate asked for, so that no statement can be made.
+        Args:
+            far: the false accept rate, in (0, 1).
+
+        Returns:
+            (true accept rate, threshold) at the loosest threshold with false accepts <= far. None
+            when there are fewer than 1/far negatives: one single false accept would already be
+            more than the rate asked for, so that no statement can be made.
         """
         if not 0 < far < 1:
             raise ValueError(f"a false accept rate lies between 0 and 1; got {far}")
@@ -72,7 +90,14 @@ class Roc:
         return float(self.tar[i]), float(self.thresholds[i])
 
     def thin(self, points: int = 400) -> Roc:
-        """At most about `points` thresholds, spread evenly over log(far) and over tar."""
+        """Fewer thresholds, spread evenly over log(far) and over tar.
+
+        Args:
+            points: about how many to keep.
+
+        Returns:
+            The thinned curve.
+        """
         if len(self.thresholds) <= points:
             return self
         half = points // 2
@@ -91,7 +116,14 @@ class Roc:
 
 
 def roc_curve(scores: Tensor, same: Tensor) -> Roc:
-    """ROC of `scores` (n,), higher meaning more alike, with `same` (n,) true for positive pairs.
+    """Receiver operating characteristic of scored pairs.
+
+    Args:
+        scores: (n,), higher meaning more alike.
+        same: (n,) bool, true for positive pairs.
+
+    Returns:
+        The curve.
 
     >>> roc = roc_curve(torch.tensor([0.9, 0.8, 0.3, 0.1]), torch.tensor([1, 1, 0, 0]).bool())
     >>> roc.area(), roc.equal_error_rate()
@@ -117,7 +149,12 @@ def roc_curve(scores: Tensor, same: Tensor) -> Roc:
 
 
 def check_scores(scores: Tensor, same: Tensor) -> None:
-    """Refuse scores that cannot make a curve."""
+    """Refuse scores that cannot make a curve.
+
+    Args:
+        scores: (n,).
+        same: (n,) bool.
+    """
     if scores.ndim != 1 or scores.shape != same.shape:
         raise ValueError(
             "expected scores (n,) and same (n,), one of each per pair; "

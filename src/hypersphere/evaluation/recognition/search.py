@@ -1,4 +1,4 @@
-"""Exact nearest neighbours: the k largest inner products with every row of a gallery.
+"""Exact nearest neighbors: the k largest inner products with every row of a gallery.
 
 Scores of a block of the gallery come from one matrix product that stays in the cache. Their maxima
 over short runs are cheap; the k best scores lie in the k runs with the largest maxima, so only
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..._optional import require
 
-RUN = 64  # neighbouring scores that share one maximum
+RUN = 64  # neighboring scores that share one maximum
 SCORES_AT_ONCE = 1 << 21  # 8 MB of float32 scores
 
 
@@ -24,11 +24,12 @@ def search(queries: Tensor, gallery: Tensor, k: int = 1) -> tuple[Tensor, Tensor
     """Scores and rows of the k best matches of each query, best first.
 
     Args:
-        queries: (n, d); gallery: (N, d), of one type (float32 is the fast one). For cosines hand in
-            unit vectors (`functional.normalize`).
-        k: how many; at most N.
+        queries: (n, d). For cosines hand in unit vectors (`functional.normalize`).
+        gallery: (N, d), of the same type as the queries (float32 is the fast one).
+        k: how many matches; at most N.
 
-    Returns scores (n, k) and rows (n, k). Between equal scores any order may come.
+    Returns:
+        Scores (n, k) and rows (n, k). Between equal scores any order may come.
 
     >>> scores, rows = search(torch.eye(2), torch.tensor([[0.6, 0.8], [1.0, 0.0], [0.0, 0.5]]), k=2)
     >>> rows.tolist()
@@ -45,7 +46,13 @@ def search(queries: Tensor, gallery: Tensor, k: int = 1) -> tuple[Tensor, Tensor
 
 
 def check_search(queries: Tensor, gallery: Tensor, k: int) -> None:
-    """Refuse shapes and types that do not fit together."""
+    """Refuse shapes and types that do not fit together.
+
+    Args:
+        queries: (n, d).
+        gallery: (N, d).
+        k: how many matches.
+    """
     if queries.ndim != 2 or gallery.ndim != 2 or queries.shape[1] != gallery.shape[1]:
         raise ValueError(
             "expected queries (n, d) and gallery (N, d) of one dimension; "
@@ -78,7 +85,14 @@ def _search_some(queries: Tensor, gallery: Tensor, best: Tensor, rows: Tensor) -
 
 
 def run_maxima(scores: Tensor) -> Tensor:
-    """Maxima (N / RUN, n) over runs of neighbouring rows of scores (N, n)."""
+    """Maxima over runs of neighboring rows.
+
+    Args:
+        scores: (N, n), N a multiple of RUN.
+
+    Returns:
+        (N / RUN, n).
+    """
     if scores.shape[1] == 1:  # a plain row reduces faster than a column
         return scores.view(-1, RUN).amax(1, keepdim=True)
     return scores.view(-1, RUN, scores.shape[1]).amax(1)
@@ -100,6 +114,14 @@ def _merge(
 def faiss_search(queries: Tensor, gallery: Tensor, k: int = 1) -> tuple[Tensor, Tensor]:
     """The same answer from faiss's flat index; needs the extra `search`.
 
+    Args:
+        queries: (n, d).
+        gallery: (N, d).
+        k: how many matches; at most N.
+
+    Returns:
+        Scores (n, k) and rows (n, k), in float32.
+
     >>> faiss_search(torch.eye(2), torch.eye(2))[1].tolist()
     [[0], [1]]
     """
@@ -116,7 +138,14 @@ SEARCHES: dict[str, Search] = {"torch": search, "faiss": faiss_search}
 
 
 def get_search(backend: str) -> Search:
-    """A search by name: "torch" or "faiss"."""
+    """A search by name.
+
+    Args:
+        backend: "torch" or "faiss".
+
+    Returns:
+        A function of queries, gallery and k.
+    """
     if backend not in SEARCHES:
         raise ValueError(f"unknown backend {backend!r}: one of {', '.join(SEARCHES)}")
     return SEARCHES[backend]

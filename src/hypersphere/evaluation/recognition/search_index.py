@@ -15,7 +15,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..checks import check_features
+from ..inputs import check_features
 from .search import RUN, check_search, run_maxima, search
 
 FEW = 8  # with more queries the product, not the memory, is the limit: `search` is as fast
@@ -23,7 +23,10 @@ BLOCK = 1 << 16
 
 
 class SearchIndex:
-    """Exact search over rows (N, d) of float32, which are kept and not copied; N d bytes more.
+    """Exact search over rows of float32, which are kept and not copied; N d bytes more.
+
+    Args:
+        gallery: (N, d) float32.
 
     >>> g = torch.Generator().manual_seed(0)
     >>> gallery = torch.nn.functional.normalize(torch.randn(140_000, 8, generator=g), dim=1)
@@ -53,7 +56,15 @@ class SearchIndex:
         return len(self.gallery)
 
     def search(self, queries: Tensor, k: int = 1) -> tuple[Tensor, Tensor]:
-        """Scores (n, k) and rows (n, k) of the k best matches of queries (n, d), best first."""
+        """The k best matches of each query, best first.
+
+        Args:
+            queries: (n, d) float32.
+            k: how many matches; at most N.
+
+        Returns:
+            Scores (n, k) and rows (n, k).
+        """
         check_search(queries, self.gallery, k)
         if self.small or len(queries) > FEW or len(self) < 64 * k:
             return search(queries, self.gallery, k)

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ...functional.angles import normalize
-from ..checks import check_features, check_labels
+from ..inputs import check_features, check_row_labels
 
 
 def templates(features: Tensor, index: Tensor, normalize_frames: bool = False) -> Tensor:
@@ -20,14 +20,15 @@ def templates(features: Tensor, index: Tensor, normalize_frames: bool = False) -
         index: (n,) the video of each frame, 0 ... T-1, each with at least one frame.
         normalize_frames: count each frame by its direction alone.
 
-    Returns (T, d).
+    Returns:
+        One feature per video, (T, d).
 
     >>> templates(torch.tensor([[1.0, 0.0], [0.0, 1.0], [4.0, 4.0]]), torch.tensor([0, 0, 1]))
     tensor([[0.5000, 0.5000],
             [4.0000, 4.0000]])
     """
     features = check_features("features", features)
-    index = check_labels("index", index, len(features))
+    index = check_row_labels("index", index, len(features))
     counts = torch.bincount(index)
     empty = (counts == 0).nonzero().flatten().tolist()
     if empty:
@@ -38,10 +39,16 @@ def templates(features: Tensor, index: Tensor, normalize_frames: bool = False) -
 
 
 def concatenate_patches(features: Sequence[Tensor], normalize_patches: bool = False) -> Tensor:
-    """One feature from several patches of a picture: [f_1, f_2, ...] (A.8), (n, sum of d_i).
+    """One feature from several patches of a picture: [f_1, f_2, ...] (A.8).
 
-    The dissertation concatenates three patches and applies no PCA. `normalize_patches` gives each
-    patch the same say whatever the length of its features.
+    The dissertation concatenates three patches and applies no PCA.
+
+    Args:
+        features: the features (n, d_i) of each patch.
+        normalize_patches: give each patch the same weight whatever the length of its features.
+
+    Returns:
+        (n, sum of d_i).
 
     >>> concatenate_patches([torch.ones(1, 2), torch.zeros(1, 1)])
     tensor([[1., 1., 0.]])
@@ -58,7 +65,15 @@ def concatenate_patches(features: Sequence[Tensor], normalize_patches: bool = Fa
 
 
 def crop_patch(images: Tensor, box: tuple[int, int, int, int], size: tuple[int, int]) -> Tensor:
-    """The part (top, left, height, width) of images (B, C, H, W), resized to `size` (h, w).
+    """A part of each image, resized.
+
+    Args:
+        images: (B, C, H, W).
+        box: (top, left, height, width) in pixels.
+        size: (h, w) of the result.
+
+    Returns:
+        (B, C, h, w) in float32.
 
     >>> crop_patch(torch.rand(2, 3, 112, 96), (0, 0, 60, 96), (112, 96)).shape
     torch.Size([2, 3, 112, 96])

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from ..results import Result, mean_interval, percent, wilson_interval
+from ..results import Result, mean_interval, percent, round_up, wilson_interval
 from .pair_scores import Moments, PairScorer
 from .protocols import Protocol, check_folds, fold_index, get_protocol
 from .roc import FARS, Roc, check_scores, roc_curve
@@ -20,7 +20,14 @@ from .roc import FARS, Roc, check_scores, roc_curve
 
 @dataclass
 class FarPoint:
-    """True accept rate at one false accept rate; tar is NaN where it was refused."""
+    """True accept rate at one false accept rate.
+
+    Args:
+        far: the false accept rate asked for.
+        tar: the true accept rate; NaN where it was refused.
+        threshold: a pair is accepted if its score is at least this.
+        negatives_needed: how many negative pairs this rate needs.
+    """
 
     far: float
     tar: float
@@ -29,6 +36,7 @@ class FarPoint:
 
     @property
     def refused(self) -> bool:
+        """Whether there were too few negative pairs to say."""
         return math.isnan(self.tar)
 
 
@@ -36,10 +44,21 @@ class FarPoint:
 class VerificationResult(Result):
     """Result of `verification`.
 
-    `accuracy` is the mean over folds; `interval` its 95 % confidence interval (Student over the
-    folds; Wilson over the pairs where all folds agree or one threshold serves all); `std_error`
-    the deviation of the folds over sqrt(folds), as LFW tables give it. `angles` counts positive
-    and negative pairs by angle in radians.
+    Args:
+        protocol: the name of the protocol.
+        accuracy: mean over the folds.
+        interval: its 95 % confidence interval: Student over the folds; Wilson over the pairs where
+            all folds agree or one threshold serves all.
+        std_error: the deviation of the folds over sqrt(folds), as LFW tables give it.
+        fold_accuracies: accuracy of each fold.
+        thresholds: the threshold of each fold, on the cosine.
+        auc: area under the ROC curve.
+        eer: equal error rate, in [0, 1].
+        tar_at_far: true accept rate at each false accept rate.
+        positives: number of pairs of one person.
+        negatives: number of pairs of two people.
+        roc: the curve, thinned.
+        angles: "edges" in radians, and how many pairs "same" and "different" have each angle.
     """
 
     protocol: str
@@ -69,14 +88,30 @@ class VerificationResult(Result):
 
 
 def describe(point: FarPoint, negatives: int) -> str:
-    """A TAR, or why there is none."""
+    """A true accept rate in words, or why there is none.
+
+    Args:
+        point: the rate.
+        negatives: how many negative pairs there were.
+
+    Returns:
+        The text.
+    """
     if point.refused:
         return f"refused: {negatives:,} negatives, needs {point.negatives_needed:,}"
-    return f"{percent(point.tar)}  (threshold {point.threshold:.4f})"
+    return f"{percent(point.tar)}  (threshold {round_up(point.threshold)})"
 
 
 def tar_at_fars(roc: Roc, fars: Sequence[float]) -> list[FarPoint]:
-    """TAR at each FAR; refused (NaN) where fewer than 1/FAR negatives are there."""
+    """True accept rates; refused (NaN) where there are fewer than 1/FAR negatives.
+
+    Args:
+        roc: the curve.
+        fars: false accept rates in (0, 1).
+
+    Returns:
+        One point per rate.
+    """
     points = []
     for far in fars:
         tar, threshold = roc.tar_at(far) or (math.nan, math.nan)
@@ -91,26 +126,31 @@ def verification(
     protocol: str | Protocol = "sphereface",
     *,
     index: Tensor | None = None,
-    folds: int | Tensor = 10,
+    folds: int | Tensor | Sequence[int] = 10,
     pca: int | None = None,
     fars: Sequence[float] = FARS,
 ) -> VerificationResult:
     """Verify pairs by the cosine of their features (2.3.6).
 
     Args:
-        features_a, features_b: (n, d), or (n, 2, d) with picture and mirror image; row i of both
-            makes pair i. With `index` they are tables and may be one and the same.
+        features_a: (n, d), or (n, 2, d) with picture and mirror image; row i of both makes pair i.
+            With `index` they are tables and may be one and the same.
+        features_b: as features_a.
         same: (n,) bool, whether a pair is of one person.
         protocol: "sphereface" (flips concatenated, mean of the training folds subtracted),
             "insightface" (flips summed), "opensphere" (flips averaged, one best threshold for all
             pairs: optimistic), "plain" (no flips), or a `Protocol`. Thresholds come from the other
             folds, except for opensphere.
         index: (n, 2) rows of features_a and features_b for each pair.
-        folds: their number (equal runs of the list), or the fold of each pair, (n,).
-        pca: keep this many principal directions of the training folds.
+        folds: their number (equal runs of the list), or the fold of each pair, (n,) as a tensor,
+            array or list.
+        pca: keep this many principal directions of the training folds. Default: all.
         fars: false accept rates; a rate with fewer than 1/rate negatives is refused.
 
     With centering or PCA a pair's score, also in the ROC, is the one of the fold that tests it.
+
+    Returns:
+        Accuracy with its interval, area, equal error rate, true accept rates and the curve.
 
     >>> g = torch.Generator().manual_seed(0)
     >>> people = torch.randn(200, 64, generator=g)
@@ -147,12 +187,14 @@ def verification(
         accuracies.append(float(((mine[test] >= threshold) == same[test]).double().mean()))
         thresholds.append(threshold)
         scores[test] = mine[test]
-    mean, half = mean_interval(torch.tensor(accuracies))
+    mean, half = mean_interval(torch.tensor(accuracies, dtype=torch.float64))
+    mean = sum(accuracies) / count
     if len(set(accuracies)) == 1:  # folds that all agree tell nothing about the spread
         interval = wilson_interval(mean * len(same), len(same))
     else:
         interval = (max(0.0, mean - half), min(1.0, mean + half))
-    error = float(torch.tensor(accuracies).std()) / math.sqrt(count)
+    spread = torch.tensor(accuracies, dtype=torch.float64).std()
+    error = float(spread) / math.sqrt(count)
     return _result(rule, scores, same, accuracies, thresholds, mean, interval, error, fars)
 
 

@@ -22,18 +22,40 @@ STEPS = 20
 
 
 def cross_entropy(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    """Sum over the batch, so that samples do not share a gradient scale."""
+    """Cross entropy, summed over the batch so that samples do not share a gradient scale.
+
+    Args:
+        model: from x to scores (B, C).
+        x: (B, ...).
+        y: (B,) labels.
+
+    Returns:
+        A scalar.
+    """
     return F.cross_entropy(model(x), y, reduction="sum")
 
 
 def training_loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    """The loss the model was trained with, `model.loss`, margin and all (J of C.1.2)."""
+    """The loss the model was trained with, `model.loss`, margin and all (J of C.1.2).
+
+    Args:
+        model: with a method `loss(x, y)`, the mean over the batch.
+        x: (B, ...).
+        y: (B,) labels.
+
+    Returns:
+        A scalar, the sum over the batch.
+    """
     return model.loss(x, y) * len(x)  # type: ignore[operator]
 
 
 @contextmanager
 def frozen(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode without parameter gradients: an attack must not move running statistics."""
+    """Evaluation mode without parameter gradients: an attack must not move running statistics.
+
+    Args:
+        model: set back to what it was at the end.
+    """
     modes = {module: module.training for module in model.modules()}
     needs = {p: p.requires_grad for p in model.parameters()}
     model.eval()
@@ -49,7 +71,17 @@ def frozen(model: nn.Module) -> Iterator[None]:
 
 
 def input_gradient(model: nn.Module, x: Tensor, y: Tensor, loss: LossFunction) -> Tensor:
-    """d loss / d x."""
+    """d loss / d x.
+
+    Args:
+        model: the model.
+        x: (B, ...).
+        y: (B,).
+        loss: of model, x and y.
+
+    Returns:
+        The gradient, of the shape of x.
+    """
     with torch.enable_grad():
         x = x.detach().requires_grad_(True)
         (gradient,) = torch.autograd.grad(loss(model, x, y), x)
@@ -66,6 +98,18 @@ def fgsm(
     loss: LossFunction = cross_entropy,
 ) -> Tensor:
     """x + eps sign(grad_x J(x, y)), one step to the wall of the box (C.1.2), clipped to pixels.
+
+    Args:
+        model: any classifier; it is left as it was.
+        x: (B, ...) in the model's input space.
+        y: (B,) labels.
+        eps: largest change of a pixel as a fraction of the pixel range; 8/255 is the text's 8.
+        normalize: what the model's inputs went through, an object with `mean` and `std` on pixels
+            in [0, 1] (`hypersphere.data.Normalize`) or (mean, std). Default: inputs are pixels.
+        loss: what is raised; `training_loss` is the model's own, with margin.
+
+    Returns:
+        Adversarial examples, of the shape of x.
 
     >>> model = nn.Linear(2, 2, bias=False)
     >>> model.weight.data = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
@@ -87,7 +131,23 @@ def bim(
     normalize: Any = None,
     loss: LossFunction = cross_entropy,
 ) -> Tensor:
-    """`steps` steps of FGSM of size `step`, clipped to |x' - x| <= eps after each (C.1.2)."""
+    """Several small steps of FGSM, clipped to |x' - x| <= eps after each (C.1.2).
+
+    Args:
+        model: any classifier; it is left as it was.
+        x: (B, ...) in the model's input space.
+        y: (B,) labels.
+        eps: largest change of a pixel as a fraction of the pixel range; 8/255 is the text's 8.
+        step: size of a step, as a fraction of the pixel range.
+        steps: how many steps.
+        start: where to begin, of the shape of x. Default: x.
+        normalize: what the model's inputs went through, an object with `mean` and `std` on pixels
+            in [0, 1] (`hypersphere.data.Normalize`) or (mean, std). Default: inputs are pixels.
+        loss: what is raised; `training_loss` is the model's own, with margin.
+
+    Returns:
+        Adversarial examples, of the shape of x.
+    """
     if not 0 <= eps <= 1 or not 0 <= step <= 1:
         raise ValueError(
             f"eps and step are fractions of the pixel range; got {eps:g} and {step:g}. "
@@ -119,7 +179,24 @@ def pgd(
     normalize: Any = None,
     loss: LossFunction = cross_entropy,
 ) -> Tensor:
-    """BIM from a uniformly random point of the box; with restarts the first that fools is kept."""
+    """BIM from a uniformly random point of the box; with restarts the first that fools is kept.
+
+    Args:
+        model: any classifier; it is left as it was.
+        x: (B, ...) in the model's input space.
+        y: (B,) labels.
+        eps: largest change of a pixel as a fraction of the pixel range; 8/255 is the text's 8.
+        step: size of a step, as a fraction of the pixel range.
+        steps: how many steps.
+        restarts: how many random points are tried.
+        generator: of the random points. Default: torch's own.
+        normalize: what the model's inputs went through, an object with `mean` and `std` on pixels
+            in [0, 1] (`hypersphere.data.Normalize`) or (mean, std). Default: inputs are pixels.
+        loss: what is raised; `training_loss` is the model's own, with margin.
+
+    Returns:
+        Adversarial examples, of the shape of x.
+    """
     pixels = PixelRange.of(normalize, x)
     result = x.detach().clone()
     fooled = torch.zeros(len(x), dtype=torch.bool, device=x.device)

@@ -31,17 +31,26 @@ def attack(
     loss: LossFunction = cross_entropy,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """Adversarial examples for x (B, C, H, W) with labels y (B,), in the model's input space.
+    """Adversarial examples by a named attack, in the model's input space.
 
     Args:
+        model: any classifier; it is left as it was.
+        x: (B, C, H, W) in the model's input space.
+        y: (B,) labels.
         method: "fgsm", "bim", "pgd", "deepfool_l2", "deepfool_linf", or "none".
         eps: largest change of a pixel as a fraction of the pixel range: 8/255 is the text's 8.
             DeepFool has no bound and ignores it.
-        step, steps: of the iterative attacks; 2/255 and 20 (DeepFool: at most 50), as C.1.2.
+        step: size of a step of BIM and PGD, as a fraction of the pixel range.
+        steps: how many steps of the iterative attacks. Default: 20, and at most 50 for DeepFool
+            (C.1.2).
         normalize: what the model's inputs went through, an object with `mean` and `std` on pixels
-            in [0, 1] (`hypersphere.data.Normalize`) or (mean, std); None when inputs are pixels.
-            Steps and clipping are then exact in pixels.
-        loss: what FGSM, BIM and PGD raise; `attacks.training_loss` is the model's own, with margin.
+            in [0, 1] (`hypersphere.data.Normalize`) or (mean, std); steps and clipping are then
+            exact in pixels. Default: inputs are pixels.
+        loss: what FGSM, BIM and PGD raise; `training_loss` is the model's own, with margin.
+        generator: of PGD's random points. Default: torch's own.
+
+    Returns:
+        Adversarial examples, of the shape of x.
 
     >>> model = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
     >>> x, y = torch.rand(3, 1, 2, 2), torch.tensor([0, 1, 0])
@@ -82,8 +91,16 @@ def attack(
 class AttackResult:
     """One attack: accuracy on its examples, and the size of the perturbations in pixels [0, 1].
 
-    `l2` and `linf` are sorted, one per sample that was right before the attack (Fig. C.1); samples
-    that the attack could not fool count with their last perturbation.
+    Sizes are of the samples that were right before the attack (Fig. C.1); samples that the attack
+    could not fool count with their last perturbation.
+
+    Args:
+        method: the attack.
+        accuracy: on its examples.
+        mean_l2: mean length of the perturbations.
+        mean_linf: mean of their largest changes of a pixel.
+        l2: the lengths, sorted.
+        linf: the largest changes, sorted.
     """
 
     method: str
@@ -96,7 +113,15 @@ class AttackResult:
 
 @dataclass
 class RobustnessResult(Result):
-    """Result of `robustness`; eps and step in pixels of 255, as the text's tables."""
+    """Result of `robustness`.
+
+    Args:
+        attacks: one result per attack.
+        samples: number of samples.
+        eps_255: eps in pixels of 255, as the tables of the dissertation.
+        step_255: step in pixels of 255.
+        box: "white", or "black" for transferred examples.
+    """
 
     attacks: list[AttackResult]
     samples: int
@@ -114,7 +139,14 @@ class RobustnessResult(Result):
         yield f"({self.box} box, eps {self.eps_255:g}, {self.samples:,} samples)", "", "", ""
 
     def accuracy(self, method: str) -> float:
-        """Accuracy under one of the attacks."""
+        """Accuracy under one of the attacks.
+
+        Args:
+            method: its name.
+
+        Returns:
+            The accuracy, in [0, 1].
+        """
         return next(a.accuracy for a in self.attacks if a.method == method)
 
 
@@ -136,11 +168,22 @@ def robustness(
     """Accuracy of `model` under attacks (Tables 4.7, 4.8, Fig. C.1).
 
     Args:
+        model: the classifier that is tested.
         batches: (x, y) in the model's input space.
-        source: craft the examples on this other model and transfer them (black box, C.1.3); None is
-            the white box. `source_normalize` where the source was trained with another one.
-        steps: of BIM and PGD; DeepFool takes what it needs, at most 50.
-        The rest as `attack`. `progress` is called with the number of samples done.
+        methods: names of attacks, as in `attack`.
+        eps: largest change of a pixel as a fraction of the pixel range.
+        source: craft the examples on this other model and transfer them (black box, C.1.3).
+            Default: the model itself (white box).
+        step: size of a step of BIM and PGD, as a fraction of the pixel range.
+        steps: of BIM and PGD. Default: 20. DeepFool takes what it needs, at most 50.
+        normalize: what the model's inputs went through, as in `attack`.
+        source_normalize: that of the source. Default: the same.
+        loss: what FGSM, BIM and PGD raise.
+        seed: of PGD's random points.
+        progress: called with the number of samples done.
+
+    Returns:
+        Accuracy and size of the perturbations per attack.
     """
     box = "white" if source is None else "black"
     crafted_on = model if source is None else source
@@ -209,8 +252,16 @@ def _summary(method: str, accuracy: float, sizes: Tensor) -> AttackResult:
 class AdversarialTraining:
     """Adversarial training: hand it each batch before the loss (FGSM with eps 8 in C.1.2).
 
-    `share` of the batch is replaced by examples crafted on the model as it is now. Running
-    statistics do not see the crafting.
+    Examples are crafted on the model as it is now; running statistics do not see the crafting.
+
+    Args:
+        method: the attack, as in `attack`.
+        eps: largest change of a pixel as a fraction of the pixel range.
+        share: the part of the batch that is replaced, in (0, 1].
+        step: size of a step of BIM and PGD.
+        steps: how many steps of the iterative attacks.
+        normalize: what the model's inputs went through, as in `attack`.
+        loss: what FGSM, BIM and PGD raise.
 
     >>> hook = AdversarialTraining(eps=8/255)
     >>> model = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))

@@ -31,8 +31,18 @@ def deepfool(
     [0, 1]. Samples that are wrong from the start stay as they are.
 
     Args:
+        model: any classifier; it is left as it was.
+        x: (B, ...) in the model's input space.
+        y: (B,) labels.
         norm: "l2" or "linf".
+        steps: at most this many linear steps.
         candidates: how many of the classes with the highest scores at the start are considered.
+        overshoot: by which share the total is stretched.
+        normalize: what the model's inputs went through, an object with `mean` and `std` on pixels
+            in [0, 1] (`hypersphere.data.Normalize`) or (mean, std). Default: inputs are pixels.
+
+    Returns:
+        Adversarial examples, of the shape of x.
 
     >>> model = nn.Linear(2, 2, bias=False)
     >>> model.weight.data = torch.eye(2)

@@ -15,15 +15,28 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class PixelRange:
-    """mean and std broadcast against one sample (C, H, W); 0 and 1 when inputs are pixels."""
+    """The normalization of a model's inputs; mean 0 and std 1 when inputs are pixels.
+
+    Args:
+        mean: broadcasts against one sample (C, H, W).
+        std: likewise.
+    """
 
     mean: Tensor
     std: Tensor
 
     @staticmethod
     def of(normalize: Any, x: Tensor) -> PixelRange:
-        """From None, from an object with `mean` and `std` (`hypersphere.data.Normalize`), or from a
-        (mean, std) pair; sequences are taken per channel."""
+        """The range behind a normalization.
+
+        Args:
+            normalize: None, an object with `mean` and `std` (`hypersphere.data.Normalize`), or a
+                pair (mean, std); sequences are taken per channel.
+            x: (B, C, H, W), for type, device and number of channels.
+
+        Returns:
+            The range.
+        """
         mean, std = (0.0, 1.0) if normalize is None else (None, None)
         if normalize is not None:
             mean, std = (
@@ -32,19 +45,46 @@ class PixelRange:
         return PixelRange(_spread("mean", mean, x), _spread("std", std, x))
 
     def to_pixels(self, v: Tensor) -> Tensor:
+        """Pixels in [0, 1] of inputs.
+
+        Args:
+            v: (B, C, H, W) inputs of the model.
+
+        Returns:
+            Their pixels.
+        """
         return v * self.std + self.mean
 
     def to_model(self, u: Tensor) -> Tensor:
+        """Inputs of pixels in [0, 1].
+
+        Args:
+            u: (B, C, H, W) pixels.
+
+        Returns:
+            The model's inputs.
+        """
         return (u - self.mean) / self.std
 
     def clip(self, v: Tensor) -> Tensor:
-        """The nearest valid input."""
+        """The nearest valid input.
+
+        Args:
+            v: (B, C, H, W) inputs of the model.
+
+        Returns:
+            Inputs whose pixels lie in [0, 1].
+        """
         return torch.minimum(
             torch.maximum(v, self.to_model(v.new_zeros(()))), self.to_model(v.new_ones(()))
         )
 
     def check(self, v: Tensor) -> None:
-        """Inputs must be pictures under this normalization."""
+        """Refuse inputs that are no pictures under this normalization.
+
+        Args:
+            v: (B, C, H, W) inputs of the model.
+        """
         pixels = self.to_pixels(v)
         low, high = float(pixels.min()), float(pixels.max())
         if low < -1e-3 or high > 1 + 1e-3:

@@ -1,17 +1,17 @@
-"""One function a figure, taking plain arrays and returning a matplotlib figure."""
+"""One function per figure, taking plain arrays and returning a matplotlib figure."""
 
-from .curves import angular_curves, magnitude_curves, margin_curves
-from .features import (
+from .feature_clouds import (
     class_cosine_matrix,
     features_2d,
     features_3d,
     pair_angle_histogram,
     value_histogram,
 )
-from .images import filters, image_grid, reconstructions
-from .recognition import adversarial_strength, cmc_curves, roc_curves
+from .function_curves import angular_curves, magnitude_curves, margin_curves
+from .image_grids import filters, image_grid, reconstructions
+from .recognition_curves import adversarial_strength, cmc_curves, roc_curves
+from .run_curves import energy_curves, error_against, training_curves
 from .sphere import neuron_trajectories, point_configuration
-from .training import energy_curves, error_against, training_curves
 
 __all__ = [
     "adversarial_strength",

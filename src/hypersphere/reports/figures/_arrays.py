@@ -8,7 +8,20 @@ import numpy as np
 
 
 def array(values: Any, name: str, ndim: int | tuple[int, ...], kind: type = float) -> np.ndarray:
-    """`values` as a finite numpy array of the wanted dimension, or an error that names it."""
+    """Values as a finite numpy array.
+
+    Args:
+        values: what numpy or torch gives.
+        name: what a message calls them.
+        ndim: the number of dimensions, or several that will do.
+        kind: float or int.
+
+    Returns:
+        The array.
+
+    Raises:
+        ValueError: if it has other dimensions, is empty, or holds NaN or infinite values.
+    """
     if hasattr(values, "detach"):
         values = values.detach().cpu().numpy()
     result: np.ndarray = np.asarray(values, dtype=kind)
@@ -23,12 +36,30 @@ def array(values: Any, name: str, ndim: int | tuple[int, ...], kind: type = floa
     return result
 
 
-def labels(values: Any, count: int) -> np.ndarray:
+def class_numbers(values: Any, count: int) -> np.ndarray:
+    """Labels as an array, one per point.
+
+    Args:
+        values: (count,).
+        count: the number of points.
+
+    Returns:
+        The labels (count,).
+    """
     result = array(values, "labels", 1, kind=int)
     if len(result) != count:
         raise ValueError(f"expected one label per point ({count}), got {len(result)}")
     return result
 
 
-def names(classes: Any, count: int) -> list[str]:
+def class_names(classes: Any, count: int) -> list[str]:
+    """The name of each class.
+
+    Args:
+        classes: names. Default: the numbers of the classes.
+        count: the number of classes.
+
+    Returns:
+        One text per class.
+    """
     return [str(c) for c in classes] if classes is not None else [str(c) for c in range(count)]

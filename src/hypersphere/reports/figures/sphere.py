@@ -8,15 +8,23 @@ import numpy as np
 
 from ..style import COLUMN_WIDTH, canvas, color, styled
 from ._arrays import array
-from .features import _unit, draw_sphere
+from .feature_clouds import draw_sphere, to_unit_sphere
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
 def point_configuration(points: Any, title: str = "") -> Figure:
-    """Points of R^3 on the unit sphere, with the convex hull's edges; the far side is faint."""
-    x = _unit(_in_space(points, "points"))
+    """Points of R^3 on the unit sphere, with the convex hull's edges; the far side is faint.
+
+    Args:
+        points: (n, 3).
+        title: of the figure. Default: none.
+
+    Returns:
+        The matplotlib figure.
+    """
+    x = to_unit_sphere(_in_space(points, "points"))
     with styled():
         figure, axes = canvas(height=COLUMN_WIDTH, subplot_kw={"projection": "3d"})
         draw_sphere(axes)
@@ -30,13 +38,19 @@ def point_configuration(points: Any, title: str = "") -> Figure:
 def neuron_trajectories(history: Any, mirrored: bool = False, title: str = "") -> Figure:
     """Paths of neurons on the sphere, from crosses to dots (Figs. 5.1, D.1, D.2).
 
-    history: (steps, n, 3). With `mirrored`, the virtual negatives of half-space MHE are drawn too.
+    Args:
+        history: (steps, n, 3).
+        mirrored: draw the virtual negatives of half-space MHE too.
+        title: of the figure. Default: none.
+
+    Returns:
+        The matplotlib figure.
     """
     x = array(history, "history", 3)
     if x.shape[2] != 3:
         raise ValueError(f"expected a history of shape (steps, n, 3), got {x.shape}")
     steps, n, _ = x.shape
-    x = _unit(x.reshape(-1, 3)).reshape(steps, n, 3)
+    x = to_unit_sphere(x.reshape(-1, 3)).reshape(steps, n, 3)
     with styled():
         figure, axes = canvas(height=COLUMN_WIDTH, subplot_kw={"projection": "3d"})
         draw_sphere(axes)

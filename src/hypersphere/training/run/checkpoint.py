@@ -6,7 +6,8 @@
 
 A checkpoint is written to a hidden folder, flushed to disk, and renamed: a process killed at any
 moment leaves the earlier ones untouched. Loading verifies the checksums and goes back one
-checkpoint if they fail.
+checkpoint if they fail. Weights outside of a checkpoint (those of the best test, folded ones) have
+their checksum beside them, in a file NAME.crc32; `load_weights` looks at either.
 """
 
 from __future__ import annotations
@@ -64,6 +65,8 @@ def explain_os_error(error: Exception, path: Path) -> RunError:
         what = "the file-size limit was reached"
     elif code in (errno.EACCES, errno.EPERM, errno.EROFS) or "denied" in text:
         return RunError(f"cannot write to {path}: permission denied or read-only file system")
+    elif code == errno.ENOENT:
+        return RunError(f"cannot write {path}: its folder is gone, removed during the run")
     else:
         return RunError(f"cannot write to {path}: {error}")
     return RunError(f"{what} while writing {path}: free some space and continue with --resume")
@@ -83,8 +86,14 @@ def write_atomically(path: Path, text: str) -> None:
         raise explain_os_error(error, path) from error
 
 
-def save_weights(path: Path, tensors: dict[str, Tensor]) -> None:
-    """Weights to one safetensors file, whole or not at all; shared tensors each for itself."""
+def save_weights(path: Path, tensors: dict[str, Tensor], checksum: bool = True) -> None:
+    """Weights to one safetensors file, whole or not at all; shared tensors each for itself.
+
+    Args:
+        path: the file.
+        tensors: weights by name.
+        checksum: write NAME.crc32 beside it, which `load_weights` compares. Default: True.
+    """
     safetensors = require("safetensors.torch", extra="train")
     seen: set[tuple[int, int]] = set()
     plain: dict[str, Tensor] = {}
@@ -98,10 +107,16 @@ def save_weights(path: Path, tensors: dict[str, Tensor]) -> None:
     try:
         safetensors.save_file(plain, str(temporary))
         os.chmod(temporary, 0o666 & ~_UMASK)  # safetensors writes for the owner only
+        found = _checksum(temporary) if checksum else ""
+        # In this order: a process killed in between leaves weights without a checksum, never with
+        # the checksum of others.
+        _beside(path).unlink(missing_ok=True)
         os.replace(temporary, path)
     except (OSError, safetensors_error()) as error:
         temporary.unlink(missing_ok=True)
         raise explain_os_error(error, path) from error
+    if checksum:
+        write_atomically(_beside(path), found + "\n")
 
 
 def safetensors_error() -> type[Exception]:
@@ -110,26 +125,83 @@ def safetensors_error() -> type[Exception]:
 
 
 def load_weights(path: Path | str) -> dict[str, Tensor]:
-    """Read a safetensors file onto the CPU."""
+    """Read a safetensors file onto the CPU.
+
+    Args:
+        path: the file.
+
+    Returns:
+        Weights by name.
+
+    Raises:
+        RunError: if a checksum was recorded for the file and it has another.
+    """
+    path = Path(path)
+    expected = _recorded_checksum(path)
+    if expected is not None and _checksum(path) != expected:
+        raise RunError(
+            f"{path} is damaged or was changed after it was written: its checksum differs from the "
+            f"recorded one"
+        )
+    return _read(path)
+
+
+def _read(path: Path) -> dict[str, Tensor]:
     safetensors = require("safetensors.torch", extra="train")
     return dict(safetensors.load_file(str(path)))
+
+
+def _beside(path: Path) -> Path:
+    return path.with_name(f"{path.name}.crc32")
+
+
+def _recorded_checksum(path: Path) -> str | None:
+    """From the file beside it, or from the state of its checkpoint; None for files without one."""
+    if _beside(path).is_file():
+        return _beside(path).read_text("utf-8").strip()
+    if not (path.parent / STATE).is_file():
+        return None
+    return _read_state(path.parent)["checksums"].get(path.name)  # type: ignore[no-any-return]
+
+
+def _read_state(path: Path) -> dict[str, Any]:
+    """The content of a checkpoint's state.json; `RunError` if it is damaged."""
+    head, _, body = (path / STATE).read_text("utf-8").partition("\n")
+    body = body.removesuffix("\n")
+    if head != f"{zlib.crc32(body.encode()):08x}":
+        raise RunError(f"{path / STATE} is damaged (its checksum differs)")
+    content = json.loads(body)
+    if content["format"] != FORMAT:
+        raise RunError(f"{path} has format {content['format']}; this version reads {FORMAT}")
+    return content  # type: ignore[no-any-return]
 
 
 def save_checkpoint(
     folder: Path, step: int, model: dict[str, Tensor], state: Any, keep: int = 2
 ) -> Path:
-    """Write checkpoint `step` under `folder`, then drop all but the newest `keep`.
+    """Write a checkpoint, then drop all but the newest ones.
 
-    An error of the file system becomes a `RunError`, and every earlier checkpoint stays.
+    Args:
+        folder: where the checkpoints are.
+        step: finished updates.
+        model: weights and buffers by name.
+        state: everything else, in lists, tuples, dictionaries, tensors and plain values.
+        keep: number of checkpoints that stay. Default: 2.
+
+    Returns:
+        The folder of the new checkpoint.
+
+    Raises:
+        RunError: if the file system refuses; every earlier checkpoint stays.
     """
     tree, tensors = pack(state)
     final = folder / f"step-{step:08d}"
     temporary = folder / f".{final.name}.{os.getpid()}"
     try:
         shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir(parents=True)
-        save_weights(temporary / MODEL, model)
-        save_weights(temporary / TENSORS, tensors)
+        temporary.mkdir()  # without parents: a folder that was removed is not made again
+        save_weights(temporary / MODEL, model, checksum=False)
+        save_weights(temporary / TENSORS, tensors, checksum=False)
         sums = {name: _checksum(temporary / name) for name in (MODEL, TENSORS)}
         body = json.dumps({"format": FORMAT, "step": step, "checksums": sums, "state": tree})
         (temporary / STATE).write_text(f"{zlib.crc32(body.encode()):08x}\n{body}\n", "utf-8")
@@ -161,20 +233,24 @@ def prune_checkpoints(folder: Path, keep: int) -> None:
 
 
 def load_checkpoint(path: Path) -> tuple[int, dict[str, Tensor], Any]:
-    """(step, weights, state) of one checkpoint; `RunError` if a single bit of it is wrong."""
+    """Read a checkpoint.
+
+    Args:
+        path: the folder of the checkpoint.
+
+    Returns:
+        (step, weights, state), as `save_checkpoint` took them.
+
+    Raises:
+        RunError: if a single bit of it is wrong.
+    """
     try:
-        head, _, body = (path / STATE).read_text("utf-8").partition("\n")
-        body = body.removesuffix("\n")
-        if head != f"{zlib.crc32(body.encode()):08x}":
-            raise RunError(f"{path / STATE} is damaged (its checksum differs)")
-        content = json.loads(body)
-        if content["format"] != FORMAT:
-            raise RunError(f"{path} has format {content['format']}; this version reads {FORMAT}")
+        content = _read_state(path)
         for name, expected in content["checksums"].items():
             if _checksum(path / name) != expected:
                 raise RunError(f"{path / name} is damaged (its checksum differs)")
-        tensors = load_weights(path / TENSORS)
-        return content["step"], load_weights(path / MODEL), unpack(content["state"], tensors)
+        tensors = _read(path / TENSORS)
+        return content["step"], _read(path / MODEL), unpack(content["state"], tensors)
     except RunError:
         raise
     except Exception as error:  # a damaged file can fail in any way

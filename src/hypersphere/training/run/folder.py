@@ -2,7 +2,7 @@
 
 config.yaml     the resolved config            run.json      seeds, versions, commit, hardware,
 command metrics.jsonl   one JSON object per line       summary.json  {"last": {...}, "best": {...}}
-checkpoints/    see `checkpoints.py`           features.npz  a few test features for the report
+checkpoints/    see `checkpoint.py`            features.npz  a few test features for the report
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from hypersphere.training.run.checkpoint import RunError, explain_os_error, write_atomically
@@ -28,7 +30,13 @@ PACKAGES = ("torch", "numpy", "lightning-fabric", "jsonargparse", "safetensors",
 
 
 class RunFolder:
-    """Writes the record of one run; `write=False` (ranks other than 0) makes every call a no-op."""
+    """Writes the record of one run.
+
+    Args:
+        path: the folder; made if it is not there.
+        write: False (processes other than the first) turns every call that writes into a no-op.
+            Default: True.
+    """
 
     def __init__(self, path: str | Path, write: bool = True) -> None:
         self.path = Path(path)
@@ -45,47 +53,118 @@ class RunFolder:
 
     @property
     def checkpoints(self) -> Path:
+        """Where the checkpoints are."""
         return self.path / "checkpoints"
 
     @property
+    def best(self) -> Path:
+        """The checkpoint of the best test; made when it is asked for."""
+        folder = self.checkpoints / "best"
+        try:
+            folder.mkdir(exist_ok=True)
+        except OSError as error:
+            raise explain_os_error(error, folder) from error
+        return folder
+
+    @property
     def metrics(self) -> Path:
+        """metrics.jsonl, one JSON object per line."""
         return self.path / "metrics.jsonl"
 
     def text(self, name: str, content: str) -> None:
-        """Write a text file of the folder, whole or not at all."""
+        """Write a text file of the folder, whole or not at all.
+
+        Args:
+            name: of the file.
+            content: of the file.
+        """
         if self.write:
             write_atomically(self.path / name, content)
 
     def json(self, name: str, content: Any) -> None:
-        """Write a JSON file of the folder, whole or not at all."""
+        """Write a JSON file of the folder, whole or not at all.
+
+        Args:
+            name: of the file.
+            content: plain values; others are written as text.
+        """
         self.text(name, json.dumps(content, indent=2, default=str) + "\n")
 
+    def arrays(self, name: str, content: Mapping[str, Any]) -> None:
+        """Write arrays to a compressed .npz file of the folder.
+
+        Args:
+            name: of the file.
+            content: arrays by name.
+        """
+        if self.write:
+            try:
+                with open(self.path / name, "wb") as file:
+                    np.savez_compressed(file, **content)
+            except OSError as error:
+                raise explain_os_error(error, self.path / name) from error
+
     def log(self, **values: Any) -> None:
-        """Append one line to metrics.jsonl; it is on its way to disk when this returns."""
+        """Append one line to metrics.jsonl; it is on its way to disk when this returns.
+
+        Args:
+            values: what the line holds.
+
+        Raises:
+            RunError: if the file cannot be written, or was removed.
+        """
         if not self.write:
             return
         try:
             if self._metrics is None:
                 self._metrics = open(self.metrics, "a", encoding="utf-8")  # noqa: SIM115
+            self.check()
             self._metrics.write(json.dumps(values) + "\n")
             self._metrics.flush()
         except OSError as error:
             raise explain_os_error(error, self.metrics) from error
 
+    def check(self) -> None:
+        """`RunError` if the open metrics.jsonl is no longer the one in the folder.
+
+        An open file can be written after it was removed: the lines would be lost without a word.
+        """
+        if self._metrics is None:
+            return
+        try:
+            same = os.path.samestat(os.fstat(self._metrics.fileno()), self.metrics.stat())
+        except FileNotFoundError:
+            same = False
+        if not same:
+            raise RunError(
+                f"{self.metrics} was removed or replaced during training: the run stops, since its "
+                f"record would be lost"
+            )
+
     def position(self) -> int:
-        """Bytes of metrics.jsonl so far; saved with a checkpoint, and the place to cut on
-        resume.
+        """Length of metrics.jsonl; saved with a checkpoint, and the place to cut on resume.
+
+        Returns:
+            Bytes.
         """
         return self.metrics.stat().st_size if self.write and self.metrics.exists() else 0
 
     def rewind(self, position: int) -> None:
-        """Forget the lines written after the checkpoint that is being resumed."""
+        """Forget the lines written after the checkpoint that is being resumed.
+
+        Args:
+            position: from `position`, when the checkpoint was written.
+        """
         if self.write and self.metrics.exists():
             self.close()
             os.truncate(self.metrics, min(position, self.metrics.stat().st_size))
 
     def read(self) -> list[dict[str, Any]]:
-        """All lines of metrics.jsonl."""
+        """All lines of metrics.jsonl.
+
+        Returns:
+            One dictionary per line.
+        """
         if not self.metrics.exists():
             return []
         return [json.loads(line) for line in self.metrics.read_text("utf-8").splitlines() if line]
@@ -96,6 +175,7 @@ class RunFolder:
             shutil.rmtree(self.path, ignore_errors=True)
 
     def close(self) -> None:
+        """Close metrics.jsonl; the next `log` opens it again."""
         if self._metrics is not None:
             try:
                 self._metrics.close()

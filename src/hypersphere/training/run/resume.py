@@ -30,7 +30,9 @@ MAY_CHANGE = (
     "data.root",
     "fabric",
     "run",
+    "parts",
 )
+FROM_DATA = ("model.in_channels", "model.image_size")
 
 
 def changed_settings(folder: Path, config: Config) -> dict[str, tuple[Any, Any]]:
@@ -46,6 +48,8 @@ def changed_settings(folder: Path, config: Config) -> dict[str, tuple[Any, Any]]
     before = dict(_flat(json.loads(json.dumps(Config.from_dict(saved).to_dict()))))
     now = dict(_flat(json.loads(json.dumps(config.to_dict()))))
     keys = [k for k in {**before, **now} if before.get(k) != now.get(k)]
+    # Left open, they come from the data; a run of an earlier version recorded what came.
+    keys = [k for k in keys if k not in FROM_DATA or now.get(k) is not None]
     changes = {k: (before.get(k), now.get(k)) for k in keys}
     refused = [k for k in keys if k not in MAY_CHANGE and k.partition(".")[0] not in MAY_CHANGE]
     if refused:

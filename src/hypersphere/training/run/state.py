@@ -19,17 +19,17 @@ from hypersphere.training.sharding import (
 )
 
 if TYPE_CHECKING:
-    from hypersphere.training.loop import Run
+    from hypersphere.training.runtime import Run
 
-__all__ = ["model_state", "restore", "save"]
+__all__ = ["model_state", "restore", "save_run"]
 
 
-def save(run: Run) -> None:
+def save_run(run: Run) -> None:
     """Everything needed to go on bit for bit, in one checkpoint."""
     # On every process: what is spread over them (class weights, random states) is brought together.
     tensors, extra = model_state(run)
     generators = gather_states(run.fabric, rng_state())
-    sums = gather_states(run.fabric, run.sums)
+    sums = gather_states(run.fabric, {name: float(v) for name, v in run.sums.items()})
     state = {
         "world_size": run.fabric.world_size,
         "elapsed": run.elapsed,
@@ -51,6 +51,7 @@ def save(run: Run) -> None:
         "extra": extra,
     }
     if run.folder.write:
+        run.folder.check()
         save_checkpoint(run.folder.checkpoints, run.step, tensors, state, run.settings.keep)
 
 

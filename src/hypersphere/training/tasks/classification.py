@@ -1,6 +1,4 @@
-"""Classification: images or point clouds, a network and a head. See `graph.py` and `gan.py` for
-the others.
-"""
+"""Classification of images or point clouds: a network and a head."""
 
 from __future__ import annotations
 
@@ -10,59 +8,144 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hypersphere.training.loop import Player
+from hypersphere.registry import register
+from hypersphere.training.build import Loaders, make_loaders, make_net
+from hypersphere.training.config import Config
+from hypersphere.training.runtime import Objective, Player
 
-__all__ = ["Classification", "ClassifierLoss", "extract_features"]
+__all__ = ["Classification", "ClassifierLoss", "extract_features", "head_loss", "smoothing_option"]
+
+
+def head_loss(head: nn.Module, features: Tensor, labels: Tensor, **options: float) -> Tensor:
+    """The head's own loss, or the cross entropy of its scores; features (B, d), labels (B,)."""
+    if hasattr(head, "loss"):
+        return head.loss(features, labels, **options)  # type: ignore[operator, no-any-return]
+    return nn.functional.cross_entropy(head(features), labels, **options)  # type: ignore[arg-type]
+
+
+def smoothing_option(value: float) -> dict[str, float]:
+    """As an argument of `head_loss`; none at 0, since not every head takes it."""
+    return {"label_smoothing": value} if value else {}
 
 
 class ClassifierLoss(nn.Module):
     """(x, y) -> (loss, features): one forward pass that gives both, the unit DDP wraps.
 
-    `net` is a `hypersphere.models.Classifier`; the loss is that of `net.loss(x, y)`. A head with
-    `detached` set learns from features that do not learn from it: the network is trained by what
-    hooks add (the triplet loss alone), and test accuracy still has a meaning.
+    The loss is that of ``net.loss(x, y)``. A head with `detached` set learns from features that do
+    not learn from it: the network is trained by what hooks add (the triplet loss alone), and test
+    accuracy still has a meaning.
+
+    Shapes: x (B, ...) as the network takes it, y (B,) of class indices; loss scalar, features
+    (B, d).
+
+    Args:
+        net: a `hypersphere.models.Classifier`.
+        label_smoothing: share of the target that is spread over all classes. Default: 0.
     """
 
     def __init__(self, net: nn.Module, label_smoothing: float = 0.0) -> None:
         super().__init__()
         self.net = net
-        self.options = {"label_smoothing": label_smoothing} if label_smoothing else {}
+        self.options = smoothing_option(label_smoothing)
 
     def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         net: Any = self.net
         penalized = getattr(net.backbone, "features_and_penalty", None)  # PointNet's T-Nets
         features, penalty = (net.features(x), 0.0) if penalized is None else penalized(x)
         seen = features.detach() if getattr(net.head, "detached", False) else features
-        if hasattr(net.head, "loss"):
-            loss = net.head.loss(seen, y, **self.options)
-        else:
-            loss = nn.functional.cross_entropy(net.head(seen), y, **self.options)  # type: ignore[arg-type]
-        return loss + penalty, features
+        return head_loss(net.head, seen, y, **self.options) + penalty, features
 
 
+@register("task", "classification", source="Ch. 2-7")
 class Classification:
-    """The task of the loop for labelled samples.
+    """Samples with labels: a backbone and a head, tested by accuracy.
 
-    `train` is a `BatchLoader` (or anything that iterates over one epoch of (x, y) and has a state
-    dict);
-    `test` any iterable of (x, y), or None.
+    Args:
+        net: a `hypersphere.models.Classifier`.
+        player: how it is trained; None where `prepare` makes it of `objectives`.
+        train: a `BatchLoader`, or anything that iterates over one epoch of (x, y) and has a state
+            dict.
+        test: any iterable of (x, y), or None for no test.
+        fabric: devices and processes.
     """
 
+    sections = frozenset({"data", "head", "train.label_smoothing"})
     best = ("accuracy", 1)
+    gives_labels = True
     normalize: Any = None  # how pixels became inputs, for attacks on them
+    labeled: Loaders | None = None
+    label_smoothing: float = 0.0
+    sharded: bool = False
 
-    def __init__(self, net: nn.Module, player: Player, train: Any, test: Any, fabric: Any) -> None:
-        self.model, self.players = net, [player]
+    def __init__(
+        self, net: nn.Module, player: Player | None, train: Any, test: Any, fabric: Any
+    ) -> None:
+        self.model = net
+        self.players: list[Player] = [] if player is None else [player]
         self.train_loader, self.test_loader, self.fabric = train, test, fabric
 
+    @classmethod
+    def build(cls, config: Config, fabric: Any, split: Any = None) -> Classification:
+        """Data and network of a config.
+
+        Args:
+            config: the settings of the run.
+            fabric: devices and processes.
+            split: a data set to take instead of the one that the config names.
+
+        Returns:
+            The task, without players.
+        """
+        ranks = (fabric.global_rank, fabric.world_size)
+        loaders = make_loaders(config.data, config.seed, *ranks, split)
+        net = make_net(config, loaders.shape, loaders.num_classes)
+        task = cls(net, None, loaders.train, loaders.test, fabric)
+        task.labeled, task.normalize = loaders, loaders.normalize
+        task.label_smoothing = config.train.label_smoothing
+        settings = config.head if isinstance(config.head, dict) else {}
+        task.sharded = bool(settings.get("sharded")) and fabric.world_size > 1
+        return task
+
+    def objectives(self) -> list[Objective]:
+        """One network with one loss; the classes may be spread over the processes.
+
+        Returns:
+            The one objective.
+        """
+        loss = ClassifierLoss(self.model, self.label_smoothing)
+        if self.sharded:
+            from hypersphere.heads.sharded import ignore_in_ddp, shard
+
+            shard(self.model.head)  # type: ignore[arg-type]
+            ignore_in_ddp(loss)
+        return [Objective(self.model, loss)]
+
+    @property
+    def batches_per_epoch(self) -> int:
+        """Batches of one pass over the training part."""
+        return len(self.train_loader)
+
     def batches(self) -> Iterator[tuple[Tensor, ...]]:
+        """Training batches without end, epoch after epoch.
+
+        Returns:
+            Iterator of (x, y), x (B, ...) and y (B,).
+        """
         device = self.fabric.device
         while True:
             for x, y in self.train_loader:
                 yield x.to(device, non_blocking=True), y.to(device, non_blocking=True)
 
     def measure(self, batch: tuple[Tensor, ...], outputs: Any) -> dict[str, Tensor]:
-        """Training accuracy of one batch, without margin."""
+        """Training accuracy of one batch, without margin.
+
+        Args:
+            batch: (x, y).
+            outputs: features (B, d).
+
+        Returns:
+            {"accuracy": scalar tensor}.
+        """
         scores = self.model.head(outputs.detach())  # type: ignore[operator, union-attr]
         return {"accuracy": (scores.argmax(1) == batch[1]).double().mean()}
 
@@ -70,6 +153,9 @@ class Classification:
     def test(self) -> dict[str, float]:
         """Loss (without margin), accuracy and error on the test part, with more than five classes
         also the top-5 error; processes share the work.
+
+        Returns:
+            Values by name; empty without a test part.
         """
         if self.test_loader is None:
             return {}
@@ -93,16 +179,33 @@ class Classification:
         return {**found, "top5_error": 1 - among / count} if several else found
 
     def state_dict(self) -> dict[str, Any]:
+        """The place in the data.
+
+        Returns:
+            {"loader": ...}.
+        """
         return {"loader": self.train_loader.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on at that place.
+
+        Args:
+            state: from `state_dict`.
+        """
         self.train_loader.load_state_dict(state["loader"])
 
 
 @torch.no_grad()
 def extract_features(net: nn.Module, loader: Any, device: Any = "cpu") -> tuple[Tensor, Tensor]:
-    """(features (N, d), labels (N,)) of everything `loader` serves, in its order, in evaluation
-    mode.
+    """Features of everything a loader serves, in its order, in evaluation mode.
+
+    Args:
+        net: a `hypersphere.models.Classifier`, or anything with a method `features`.
+        loader: iterates over (x, y).
+        device: where the network is. Default: the CPU.
+
+    Returns:
+        (features (N, d), labels (N,)), on the CPU.
     """
     was_training = net.training
     net.eval()

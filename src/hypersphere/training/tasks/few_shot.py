@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypersphere.training.config import FewShotConfig
+from hypersphere.registry import register
+from hypersphere.training.config import Config, FewShotConfig
 from hypersphere.training.run.folder import RunFolder
 from hypersphere.training.tasks.classification import Classification, extract_features
 
 __all__ = ["FewShot"]
 
 
+@register("task", "few_shot", source="Sec. 7.5.3, F.3")
 class FewShot(Classification):
     """Classification of the base classes, tested on episodes of classes never trained.
 
@@ -19,19 +21,26 @@ class FewShot(Classification):
     classes.
     """
 
-    def __init__(self, *arguments: Any, settings: FewShotConfig, loaders: Any) -> None:
-        super().__init__(*arguments)
-        self.settings, self.loaders = settings, loaders
+    sections = Classification.sections | {"few_shot"}
+    settings: FewShotConfig
+
+    @classmethod
+    def build(cls, config: Config, fabric: Any, split: Any = None) -> Classification:
+        task = super().build(config, fabric, split)
+        task.settings = config.few_shot  # type: ignore[attr-defined]
+        return task
 
     def test(self) -> dict[str, float]:
-        part = self.loaders.split.validation or self.loaders.split.test
+        assert self.labeled is not None
+        part = self.labeled.split.validation or self.labeled.split.test
         result = self._evaluate(part, "nearest_mean", 100)
         return {"accuracy": result.accuracy, "error": 1 - result.accuracy}
 
     def conclude(self, run: Any, record: RunFolder, say: Any) -> dict[str, Any]:
+        assert self.labeled is not None
         found = {}
         for method in self.settings.methods:
-            result = self._evaluate(self.loaders.split.test, method, self.settings.episodes)
+            result = self._evaluate(self.labeled.split.test, method, self.settings.episodes)
             say(str(result))
             found[method] = {"accuracy": result.accuracy, "half_width": result.half_width}
         return {"few_shot": found}
@@ -39,8 +48,10 @@ class FewShot(Classification):
     def _evaluate(self, part: Any, method: str, episodes: int) -> Any:
         from hypersphere.evaluation import fewshot
 
+        assert self.labeled is not None
         s = self.settings
-        features, labels = extract_features(self.model, self.loaders.over(part), self.fabric.device)
+        loader = self.labeled.over(part)
+        features, labels = extract_features(self.model, loader, self.fabric.device)
         return fewshot(
             features,
             labels,

@@ -13,20 +13,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from hypersphere.training.build import (
-    construct_model,
-    make_hooks,
-    make_loaders,
-    make_player_optimizer,
-    make_rate,
-)
-from hypersphere.training.config import Config
-from hypersphere.training.distributed import synchronize
-from hypersphere.training.loop import Player
+from hypersphere.registry import register
+from hypersphere.training.build import Loaders, change_net, make_loaders, make_sized_model
+from hypersphere.training.config import Config, GanConfig
 from hypersphere.training.run.folder import RunFolder
+from hypersphere.training.run.load import load_net
+from hypersphere.training.runtime import Objective, Player
 from hypersphere.training.tasks.gan_penalties import gradient_penalty
 
-__all__ = ["DiscriminatorLoss", "Gan", "GeneratorLoss", "prepare_gan"]
+__all__ = ["DiscriminatorLoss", "Gan", "GeneratorLoss"]
 
 
 class DiscriminatorLoss(nn.Module):
@@ -81,22 +76,53 @@ class GeneratorLoss(nn.Module):
         return -scores.mean() if self.wasserstein else softplus(-scores).mean(), scores
 
 
+@register("task", "gan", source="D.7")
 class Gan:
-    """The task of the loop. `scorer` is a trained classifier, or None."""
+    """A generator against a discriminator (`model`), on which hooks and regularizers act."""
 
-    def __init__(self, config: Config, players: list[Player], nets: nn.ModuleDict, loaders: Any):
-        self.model, self.players, self.loaders = nets, players, loaders
+    sections = frozenset({"data", "gan"})
+
+    def __init__(
+        self, settings: GanConfig, nets: nn.ModuleDict, loaders: Loaders, seed: int, fabric: Any
+    ) -> None:
+        self.settings, self.model, self.loaders = settings, nets, loaders
         self.hooked = nets["discriminator"]
-        self.count = config.gan.samples
-        self.scorer: Any = None
+        self.players: list[Player] = []
+        self.seed, self.device, self.fabric = seed, fabric.device, fabric
+        self.scorer: Any = None  # a trained classifier
         self.best = ("order", 1)  # without a scorer, the last is the best
-        if config.gan.scorer is not None:
-            from hypersphere.training.job import load_net
-
-            self.scorer = load_net(config.gan.scorer)
+        if settings.scorer is not None:
+            self.scorer = load_net(settings.scorer).to(fabric.device)
             self.best = ("inception", 1)
-        self.seed, self.device = config.seed, next(nets.parameters()).device
-        self._step = 0
+        self._tests = 0
+
+    @classmethod
+    def build(cls, config: Config, fabric: Any) -> Gan:
+        ranks = (fabric.global_rank, fabric.world_size)
+        loaders = make_loaders(config.data, config.seed, *ranks)
+        discriminator = make_sized_model(config.model, loaders.shape)
+        generator = make_sized_model(config.gan.generator, loaders.shape[:1])
+        change_net(config, discriminator)
+        nets = nn.ModuleDict({"discriminator": discriminator, "generator": generator})
+        return cls(config.gan, nets, loaders, config.seed, fabric)
+
+    def objectives(self) -> list[Objective]:
+        discriminator, generator = self.model["discriminator"], self.model["generator"]
+        wasserstein = self.settings.loss == "wasserstein"
+        penalty = self.settings.gradient_penalty
+        against = DiscriminatorLoss(discriminator, generator, wasserstein, penalty)
+        return [
+            Objective(discriminator, against),
+            Objective(
+                generator,
+                GeneratorLoss(generator, discriminator, wasserstein),
+                self.settings.generator_every,
+            ),
+        ]
+
+    @property
+    def batches_per_epoch(self) -> int:
+        return len(self.loaders.train)
 
     def batches(self) -> Iterator[tuple[Tensor, ...]]:
         while True:
@@ -111,7 +137,7 @@ class Gan:
     @torch.no_grad()
     def generate(self, count: int) -> Tensor:
         """Pictures of a fixed set of z, (count, C, H, W) in -1..1."""
-        generator: Any = self.model["generator"]  # type: ignore[index]
+        generator: Any = self.model["generator"]
         random = torch.Generator().manual_seed(self.seed)
         z = torch.randn(count, *generator.input_shape, generator=random)
         return torch.cat([generator(part.to(self.device)) for part in z.split(100)])
@@ -119,12 +145,13 @@ class Gan:
     @torch.no_grad()
     def test(self) -> dict[str, float]:
         """Mean D of real and generated pictures; with a scorer, how good those are."""
-        self._step += 1
-        fake = self.generate(self.count)
-        real = torch.cat([x for x, _ in self.loaders.test])[: self.count].to(self.device)
-        score = self.model["discriminator"]  # type: ignore[index]
+        self._tests += 1
+        count = self.settings.samples
+        fake = self.generate(count)
+        real = torch.cat([x for x, _ in self.loaders.test])[:count].to(self.device)
+        score = self.model["discriminator"]
         found = {
-            "order": float(self._step),
+            "order": float(self._tests),
             "real": float(torch.cat([score(p) for p in real.split(100)]).sigmoid().mean()),
             "generated": float(torch.cat([score(p) for p in fake.split(100)]).sigmoid().mean()),
         }
@@ -136,7 +163,8 @@ class Gan:
             ]
             found["inception"] = inception_score(self.scorer.head(features[0]).cpu()).score
             found["frechet"] = frechet_distance(features[0].cpu(), features[1].cpu()).distance
-        return found
+        # Each process has measured its own share of the test part; all go on with the same values.
+        return self.fabric.broadcast(found) if self.fabric.world_size > 1 else found
 
     def conclude(self, run: Any, record: RunFolder, say: Any) -> dict[str, Any]:
         """Keep 64 generated pictures as samples.npy, (64, C, H, W) uint8."""
@@ -147,41 +175,8 @@ class Gan:
         return {"samples": "samples.npy"}
 
     def state_dict(self) -> dict[str, Any]:
-        return {"loader": self.loaders.train.state_dict(), "step": self._step}
+        return {"loader": self.loaders.train.state_dict(), "step": self._tests}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.loaders.train.load_state_dict(state["loader"])
-        self._step = state["step"]
-
-
-def prepare_gan(config: Config, fabric: Any) -> Any:
-    """Data, both networks, both optimizers for `task: gan`."""
-    from hypersphere.training.job import Job, make_settings
-
-    loaders = make_loaders(config.data, config.seed, fabric.global_rank, fabric.world_size)
-    channels = loaders.shape[0]
-    options = dict(config.model)
-    options["in_channels"] = options.get("in_channels") or channels
-    options["image_size"] = options.get("image_size") or list(loaders.shape[1:])
-    discriminator = construct_model(options.pop("name"), options)
-    options = {"in_channels": channels, **config.gan.generator}
-    generator = construct_model(options.pop("name"), options)
-    nets = nn.ModuleDict({"discriminator": discriminator, "generator": generator})
-    if fabric.world_size > 1:
-        synchronize(nets)
-    settings = make_settings(config.train, len(loaders.train))
-    wasserstein = config.gan.loss == "wasserstein"
-    losses = (
-        DiscriminatorLoss(discriminator, generator, wasserstein, config.gan.gradient_penalty),
-        GeneratorLoss(generator, discriminator, wasserstein),
-    )
-    players = []
-    for own, loss, every in zip(
-        (discriminator, generator), losses, (1, config.gan.generator_every), strict=True
-    ):
-        module = fabric.setup_module(loss)
-        optimizer = make_player_optimizer(config, own)
-        rate = make_rate(optimizer, config.schedule, settings.steps)
-        players.append(Player(module, fabric.setup_optimizers(optimizer), rate, every))
-    job = Job(Gan(config, players, nets, loaders), make_hooks(config), settings)
-    return job
+        self._tests = state["step"]

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hypersphere.registry import register
+
 __all__ = ["ClipWeights", "gradient_penalty"]
 
 
@@ -27,8 +29,13 @@ def gradient_penalty(discriminator: nn.Module, real: Tensor, fake: Tensor) -> Te
     return (gradient.flatten(1).norm(dim=1) - 1).square().mean()
 
 
+@register("hook", "clip_weights", source="Table D.4")
 class ClipWeights:
-    """Weight clipping: after each update every weight is cut to -bound..bound."""
+    """Weight clipping: after each update every weight is cut to -bound..bound.
+
+    Args:
+        bound: largest absolute value of a weight, above 0. Default: 0.01.
+    """
 
     def __init__(self, bound: float = 0.01) -> None:
         if not bound > 0:

@@ -1,46 +1,81 @@
-"""Full-batch training on one graph (7.5.4, E.10): all nodes are seen, the labelled ones count."""
+"""Full-batch training on one graph (7.5.4, E.10): all nodes are seen, the labeled ones count."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from hypersphere.training.build import make_hooks, make_net, make_player_optimizer, make_rate
+from hypersphere.registry import register
+from hypersphere.training.build import make_net
 from hypersphere.training.config import Config
-from hypersphere.training.loop import Player
+from hypersphere.training.runtime import Objective, Player
+from hypersphere.training.tasks.classification import head_loss, smoothing_option
 
-__all__ = ["GraphLoss", "NodeClassification", "prepare_graph"]
+__all__ = ["GraphLoss", "NodeClassification"]
 
 
 class GraphLoss(nn.Module):
-    """(labels of the graph) -> (loss over the training nodes, scores of all nodes)."""
+    """Labels of all nodes (N,) -> (loss over the training nodes, features of all nodes (N, d))."""
 
-    def __init__(self, net: nn.Module, inputs: tuple[Tensor, Tensor], train: Tensor) -> None:
+    def __init__(
+        self, net: nn.Module, inputs: tuple[Tensor, Tensor], train: Tensor, smoothing: float = 0.0
+    ) -> None:
         super().__init__()
         self.net, self.inputs, self.train_nodes = net, inputs, train
+        self.options = smoothing_option(smoothing)
 
     def forward(self, labels: Tensor) -> tuple[Tensor, Tensor]:
         net: Any = self.net
         features = net.features(self.inputs)
         rows, wanted = features[self.train_nodes], labels[self.train_nodes]
-        if hasattr(net.head, "loss"):
-            return net.head.loss(rows, wanted), features
-        return nn.functional.cross_entropy(net.head(rows), wanted), features
+        return head_loss(net.head, rows, wanted, **self.options), features
 
 
+@register("task", "graph", source="Sec. 7.5.4, E.10")
 class NodeClassification:
-    """The validation nodes choose the best step; the test nodes are reported with it."""
+    """Nodes of one graph; validation nodes choose the best step, test nodes are reported."""
 
+    sections = frozenset({"data.name", "data.root", "data.options", "head"})
+    sections |= {"train.label_smoothing"}
     best = ("validation_accuracy", 1)
+    batches_per_epoch = 1
 
     def __init__(
-        self, net: nn.Module, player: Player, graph: Any, inputs: tuple[Tensor, Tensor]
+        self, net: nn.Module, graph: Any, inputs: tuple[Tensor, Tensor], smoothing: float = 0.0
     ) -> None:
-        self.model, self.players, self.graph, self.inputs = net, [player], graph, inputs
+        self.model, self.graph, self.inputs = net, graph, inputs
+        self.players: list[Player] = []
+        self.label_smoothing = smoothing
         self.labels = graph.labels.to(inputs[0].device)
+
+    @classmethod
+    def build(cls, config: Config, fabric: Any) -> NodeClassification:
+        from hypersphere import data, models
+
+        if fabric.world_size > 1:
+            raise ValueError("task graph trains on one whole graph: use fabric.devices: 1")
+        if config.train.accumulate > 1:
+            raise ValueError("task graph has one batch, the graph: use train.accumulate: 1")
+        graph = data.load(config.data.name, config.data.root, **config.data.options)
+        if not isinstance(graph, data.GraphDataset):
+            raise ValueError(f"task graph trains on a graph, which {config.data.name!r} is not")
+        adjacency = models.normalized_adjacency(graph.edges, graph.num_nodes)
+        inputs = (graph.features.to(fabric.device), adjacency.to(fabric.device))
+        width = graph.features.shape[1]
+        if isinstance(config.model, dict) and config.model.get("in_channels") is None:
+            # In a copy: the recorded config stays as it was given, so that the run can go on.
+            config = dataclasses.replace(config, model={**config.model, "in_channels": width})
+        net = make_net(config, (width,), graph.num_classes)
+        return cls(net, graph, inputs, config.train.label_smoothing)
+
+    def objectives(self) -> list[Objective]:
+        train = self.graph.train.to(self.inputs[0].device)
+        loss = GraphLoss(self.model, self.inputs, train, self.label_smoothing)
+        return [Objective(self.model, loss)]
 
     def batches(self) -> Iterator[tuple[Tensor, ...]]:
         while True:
@@ -67,25 +102,3 @@ class NodeClassification:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         pass
-
-
-def prepare_graph(config: Config, fabric: Any) -> Any:
-    """Data, network, optimizer for `task: graph`."""
-    from hypersphere import data, models
-    from hypersphere.training.job import Job, make_settings
-
-    if fabric.world_size > 1:
-        raise ValueError("task graph trains on one whole graph: use fabric.devices: 1")
-    if config.train.accumulate > 1:
-        raise ValueError("task graph has one batch, the graph: use train.accumulate: 1")
-    graph = data.load(config.data.name, config.data.root, **config.data.options)
-    inputs = (graph.features, models.normalized_adjacency(graph.edges, graph.num_nodes))
-    inputs = (inputs[0].to(fabric.device), inputs[1].to(fabric.device))
-    config.model["in_channels"] = config.model.get("in_channels") or graph.features.shape[1]
-    net = make_net(config, (graph.features.shape[1],), graph.num_classes)
-    settings = make_settings(config.train, 1)
-    module = fabric.setup_module(GraphLoss(net, inputs, graph.train.to(fabric.device)))
-    optimizer = make_player_optimizer(config, net)
-    rate = make_rate(optimizer, config.schedule, settings.steps)
-    player = Player(module, fabric.setup_optimizers(optimizer), rate)
-    return Job(NodeClassification(net, player, graph, inputs), make_hooks(config), settings)

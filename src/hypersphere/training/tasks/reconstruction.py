@@ -12,20 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hypersphere.training.build import (
-    change_net,
-    construct_model,
-    make_hooks,
-    make_loaders,
-    make_player_optimizer,
-    make_rate,
-)
+from hypersphere.registry import register
+from hypersphere.training.build import Loaders, change_net, make_loaders, make_sized_model
 from hypersphere.training.config import Config
-from hypersphere.training.distributed import synchronize
-from hypersphere.training.loop import Player
 from hypersphere.training.run.folder import RunFolder
+from hypersphere.training.runtime import Objective, Player
 
-__all__ = ["Reconstruction", "ReconstructionLoss", "prepare_reconstruction"]
+__all__ = ["Reconstruction", "ReconstructionLoss"]
 
 EMISSIONS = ("product", "angle", "norm")
 
@@ -42,14 +35,45 @@ class ReconstructionLoss(nn.Module):
         return nn.functional.mse_loss(pictures, x), pictures
 
 
+@register("task", "reconstruction", source="Fig. 1.1")
 class Reconstruction:
-    """The task of the loop. Tests measure the error of all three emissions."""
+    """An autoencoder; tests measure the error of pictures made of products, angles and norms."""
 
+    sections = frozenset({"data"})
     best = ("loss", -1)
 
-    def __init__(self, net: nn.Module, player: Player, loaders: Any, fabric: Any) -> None:
-        self.model, self.players = net, [player]
-        self.loaders, self.fabric = loaders, fabric
+    def __init__(self, net: nn.Module, loaders: Loaders, fabric: Any) -> None:
+        self.model, self.loaders, self.fabric = net, loaders, fabric
+        self.players: list[Player] = []
+
+    @classmethod
+    def build(cls, config: Config, fabric: Any) -> Reconstruction:
+        if config.data.normalize != "unit":
+            raise ValueError(
+                "task reconstruction makes pixels of 0..1: use data.normalize: unit; "
+                f"got {config.data.normalize!r}"
+            )
+        ranks = (fabric.global_rank, fabric.world_size)
+        loaders = make_loaders(config.data, config.seed, *ranks)
+        net = make_sized_model(config.model, loaders.shape)
+        if not hasattr(net, "encode"):
+            name = (
+                config.model.get("name", type(net).__name__)
+                if isinstance(config.model, dict)
+                else type(net).__name__
+            )
+            raise ValueError(
+                f"task reconstruction trains an autoencoder; {name!r} is none: "
+                "use model.name: autoencoder"
+            )
+        return cls(change_net(config, net), loaders, fabric)
+
+    def objectives(self) -> list[Objective]:
+        return [Objective(self.model, ReconstructionLoss(self.model))]
+
+    @property
+    def batches_per_epoch(self) -> int:
+        return len(self.loaders.train)
 
     def batches(self) -> Iterator[tuple[Tensor, ...]]:
         while True:
@@ -92,32 +116,3 @@ class Reconstruction:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.loaders.train.load_state_dict(state["loader"])
-
-
-def prepare_reconstruction(config: Config, fabric: Any) -> Any:
-    """Data, autoencoder, optimizer for `task: reconstruction`."""
-    from hypersphere.training.job import Job, make_settings
-
-    if config.data.normalize != "unit":
-        raise ValueError(
-            "task reconstruction makes pixels of 0..1: use data.normalize: unit; "
-            f"got {config.data.normalize!r}"
-        )
-    loaders = make_loaders(config.data, config.seed, fabric.global_rank, fabric.world_size)
-    options = dict(config.model)
-    options["in_channels"] = options.get("in_channels") or loaders.shape[0]
-    options["image_size"] = options.get("image_size") or list(loaders.shape[1:])
-    net = change_net(config, construct_model(options.pop("name"), options))
-    if not hasattr(net, "encode"):
-        raise ValueError(
-            f"task reconstruction trains an autoencoder; {config.model['name']!r} is none: "
-            "use model.name: autoencoder"
-        )
-    if fabric.world_size > 1:
-        synchronize(net)
-    settings = make_settings(config.train, len(loaders.train))
-    module = fabric.setup_module(ReconstructionLoss(net))
-    optimizer = make_player_optimizer(config, net)
-    rate = make_rate(optimizer, config.schedule, settings.steps)
-    player = Player(module, fabric.setup_optimizers(optimizer), rate)
-    return Job(Reconstruction(net, player, loaders, fabric), make_hooks(config), settings)

@@ -1,99 +1,193 @@
-"""Angular activations as the fused operator uses them: in place, in as few passes as they take.
+"""Angular activations on tiles: in place, in as few passes as they take.
 
-The same formulas as in angular.py, for cosines that are clamped already and without a graph:
-g(c) = value(c) and g'(c) = slope(c), each times a factor. `factors` are numbers, which the operator
-multiplies with its others before they meet the large tensors, `filter_factors` one a filter.
+    g(c) = factors[0] value(c),    grad g'(c) = factors[1] through_slope(grad, c)
+
+The formulas are those of functional/angular.py, for cosines that are clamped already and without a
+graph. Each activation there names its tiled form here. Constant factors are left out of the passes
+over the large tensors: the operator multiplies them into its own.
 """
 
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from ...angular import Angular, sigmoid_constants
 from .workspace import Workspace
 
-__all__ = ["Activation"]
+if TYPE_CHECKING:
+    from ...angular_functions import AngularFunction
+
+__all__ = [
+    "TiledActivation",
+    "TiledArcsin",
+    "TiledCosine",
+    "TiledFunction",
+    "TiledSquareCosine",
+    "TiledTanh",
+]
 
 
-class Activation:
-    """k: the sigmoid's curvature, a number, or one a filter ready to broadcast.
+class TiledActivation:
+    """What the tiled operator asks of g.
 
-    stored: the type the cosines are kept in, be they widened before they come here: an angle
-    below its rounding error says nothing of the slope there.
+    `factors` are numbers by which value and slope are still to be multiplied, `per_filter_factors`
+    are tensors that broadcast over the outputs. `k_sums` counts the sums over the patches from
+    which `k_gradient` makes the gradient in k.
     """
 
-    def __init__(self, kind: Angular, k: Tensor | float, like: Tensor, stored: torch.dtype) -> None:
-        self.kind = kind
-        self.above_one = like.new_full((), 1 + torch.finfo(stored).eps)
-        self.factors = (1.0, 1.0)
-        self.filter_factors: tuple[Tensor, Tensor] | None = None
-        self.half_over_k: Tensor | float = 1.0
-        if kind == "linear":
-            self.factors = (2 / math.pi, 2 / math.pi)
-        elif kind == "square_cosine":
-            self.factors = (1.0, 2.0)
-        elif kind == "sigmoid" and isinstance(k, Tensor):
-            half_over_k, end = sigmoid_constants(k, like)
-            self.half_over_k, self.filter_factors = half_over_k, (1 / end, half_over_k / end)
-        elif kind == "sigmoid" and not isinstance(k, Tensor):
-            number, last = 0.5 / k, math.tanh(math.pi / 4 / k)
-            self.half_over_k, self.factors = number, (1 / last, number / last)
+    factors: tuple[float, float] = (1.0, 1.0)
+    per_filter_factors: tuple[Tensor, Tensor] | None = None
+    k_sums: int = 0
 
     def value(self, c: Tensor, new: Workspace) -> Tensor:
-        """g(c) over its factor; the cosine activation returns c itself."""
-        if self.kind == "cosine":
-            return c
-        if self.kind == "square_cosine":
-            return torch.abs(c, out=new()).mul_(c)
-        angle = torch.asin(c, out=new())
-        return angle if self.kind == "linear" else self._bend(angle)
+        """g(c) over its factor. The result may be c itself."""
+        raise NotImplementedError
 
     def through_slope(
         self, grad: Tensor, c: Tensor, value: Tensor | None, new: Workspace
     ) -> Tensor:
-        """grad g'(c) over its factor, finite at c = +-1; the cosine activation returns grad itself.
-
-        value: value(c), if it is known already.
-        """
-        if self.kind == "cosine":
-            return grad
-        if self.kind == "square_cosine":
-            return torch.abs(c, out=new()).mul_(grad)
-        inverse_sine = self._inverse_sine(c, new)
-        if self.kind == "linear":
-            return inverse_sine.mul_(grad)
-        value = self.value(c, new) if value is None else value
-        return inverse_sine.mul_(_times_one_minus_square(grad, value, new))
+        """grad g'(c) over its factor, finite at c = +-1; value is value(c) if known already."""
+        raise NotImplementedError
 
     def through_slope_and_k(
         self, grad: Tensor, c: Tensor, new: Workspace
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """through_slope of the sigmoid, and what dg / dk is a sum of, see k_gradient."""
-        angle = torch.asin(c, out=new())
-        tanh = torch.mul(angle, self.half_over_k, out=new()).tanh_()
-        slope = _times_one_minus_square(grad, tanh, new)
-        return self._inverse_sine(c, new).mul_(slope), tanh.mul_(grad), angle.mul_(slope)
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """through_slope, and the terms whose sums over the patches `k_gradient` takes."""
+        raise NotImplementedError
 
-    @staticmethod
-    def k_gradient(k: Tensor | float, tanh: Tensor, angle: Tensor) -> Tensor:
-        """The gradient in k from the sums over the patches of through_slope_and_k, times h."""
-        half_over_k, end = sigmoid_constants(k, tanh)
-        factor = 2 * half_over_k * half_over_k / end
-        return factor * (math.pi / 2 * (1 - end * end) / end * tanh - angle)
+    def k_gradient(self, k: Tensor, sums: list[Tensor]) -> Tensor:
+        """The gradient in k from the sums over the patches, each term times h."""
+        raise NotImplementedError
 
-    def _bend(self, angle: Tensor) -> Tensor:
-        # k = 1/2 needs no factor.
-        one = isinstance(self.half_over_k, float) and self.half_over_k == 1
-        return angle.tanh_() if one else angle.mul_(self.half_over_k).tanh_()
+
+class TiledFunction(TiledActivation):
+    """Any g that has value and slope: no passes are saved, but all memory between them."""
+
+    k_sums = 1
+
+    def __init__(self, function: AngularFunction, k: Tensor | float | None, eps: float) -> None:
+        self.function, self.k, self.eps = function, k, eps
+
+    def value(self, c: Tensor, new: Workspace) -> Tensor:
+        return self.function.value(c, self.k, self.eps)
+
+    def through_slope(
+        self, grad: Tensor, c: Tensor, value: Tensor | None, new: Workspace
+    ) -> Tensor:
+        return torch.mul(self.function.slope(c, self.k, self.eps), grad, out=new())
+
+    def through_slope_and_k(
+        self, grad: Tensor, c: Tensor, new: Workspace
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        _, slope, of_k = self.function.value_and_slopes(c, self.k, self.eps)
+        if of_k is None:
+            raise TypeError(f"{type(self.function).__name__} has no parameter k")
+        return torch.mul(slope, grad, out=new()), (torch.mul(of_k, grad, out=new()),)
+
+    def k_gradient(self, k: Tensor, sums: list[Tensor]) -> Tensor:
+        return sums[0]
+
+
+class TiledCosine(TiledActivation):
+    """g = c."""
+
+    def value(self, c: Tensor, new: Workspace) -> Tensor:
+        return c
+
+    def through_slope(
+        self, grad: Tensor, c: Tensor, value: Tensor | None, new: Workspace
+    ) -> Tensor:
+        return grad
+
+
+class TiledSquareCosine(TiledActivation):
+    """g = c |c|, g' = 2 |c|."""
+
+    factors = (1.0, 2.0)
+
+    def value(self, c: Tensor, new: Workspace) -> Tensor:
+        return torch.abs(c, out=new()).mul_(c)
+
+    def through_slope(
+        self, grad: Tensor, c: Tensor, value: Tensor | None, new: Workspace
+    ) -> Tensor:
+        return torch.abs(c, out=new()).mul_(grad)
+
+
+class TiledArcsin(TiledActivation):
+    """g = (2 / pi) arcsin(c), g' = (2 / pi) / sin(theta)."""
+
+    factors = (2 / math.pi, 2 / math.pi)
+
+    def __init__(self, like: Tensor, eps: float) -> None:
+        self.above_one = like.new_full((), 1 + eps)
+
+    def value(self, c: Tensor, new: Workspace) -> Tensor:
+        return torch.asin(c, out=new())
+
+    def through_slope(
+        self, grad: Tensor, c: Tensor, value: Tensor | None, new: Workspace
+    ) -> Tensor:
+        return self._inverse_sine(c, new).mul_(grad)
 
     def _inverse_sine(self, c: Tensor, new: Workspace) -> Tensor:
         # sin^2 = 1 - c^2 is known up to the rounding of c; so much is added, and it cannot be 0.
         return torch.addcmul(self.above_one, c, c, value=-1, out=new()).rsqrt_()
 
 
+class TiledTanh(TiledArcsin):
+    """g = tanh(arcsin(c) / 2k) / e with e = tanh(pi / 4k).
+
+    g' = (1 - tanh^2) / sin(theta) / (2k e),
+    dg/dk = 2 / (2k)^2 / e ((pi / 2) (1 - e^2) / e tanh - arcsin(c) (1 - tanh^2)).
+    """
+
+    k_sums = 2
+
+    def __init__(self, k: Tensor | float, like: Tensor, eps: float) -> None:
+        super().__init__(like, eps)
+        self.half_over_k: Tensor | float
+        if isinstance(k, Tensor):
+            self.half_over_k = 0.5 / k
+            end = torch.tanh(math.pi / 2 * self.half_over_k)
+            self.factors = (1.0, 1.0)
+            self.per_filter_factors = (1 / end, self.half_over_k / end)
+        else:
+            self.half_over_k, last = 0.5 / k, math.tanh(math.pi / 4 / k)
+            self.factors = (1 / last, self.half_over_k / last)
+
+    def value(self, c: Tensor, new: Workspace) -> Tensor:
+        angle = torch.asin(c, out=new())
+        # k = 1/2 needs no factor.
+        one = isinstance(self.half_over_k, float) and self.half_over_k == 1
+        return angle.tanh_() if one else angle.mul_(self.half_over_k).tanh_()
+
+    def through_slope(
+        self, grad: Tensor, c: Tensor, value: Tensor | None, new: Workspace
+    ) -> Tensor:
+        value = self.value(c, new) if value is None else value
+        return self._inverse_sine(c, new).mul_(_times_one_minus_square(grad, value, new))
+
+    def through_slope_and_k(
+        self, grad: Tensor, c: Tensor, new: Workspace
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        angle = torch.asin(c, out=new())
+        tanh = torch.mul(angle, self.half_over_k, out=new()).tanh_()
+        slope = _times_one_minus_square(grad, tanh, new)
+        return self._inverse_sine(c, new).mul_(slope), (tanh.mul_(grad), angle.mul_(slope))
+
+    def k_gradient(self, k: Tensor, sums: list[Tensor]) -> Tensor:
+        # Constants of k multiply the two sums, not the terms: k here has the shape of the sums.
+        half_over_k = 0.5 / k
+        end = torch.tanh(math.pi / 2 * half_over_k)
+        factor = 2 * half_over_k * half_over_k / end
+        return factor * (math.pi / 2 * (1 - end * end) / end * sums[0] - sums[1])
+
+
 def _times_one_minus_square(grad: Tensor, value: Tensor, new: Workspace) -> Tensor:
     """grad (1 - value^2) in one pass: the derivative of tanh in terms of its value."""
-    return torch.ops.aten.tanh_backward.grad_input(grad, value, grad_input=new())
+    product: Tensor = torch.ops.aten.tanh_backward.grad_input(grad, value, grad_input=new())
+    return product

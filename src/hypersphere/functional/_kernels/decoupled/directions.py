@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ...angles import normalize
-from .patches import inverse_norm, is_traced
+from .convolution import inverse_norm, is_traced
 
 __all__ = ["unit_rows"]
 
@@ -28,18 +28,19 @@ def unit_rows(rows: Tensor) -> Tensor:
     """
     if is_traced() or rows.dtype in (torch.float16, torch.bfloat16):
         return normalize(rows)
-    return _UnitRows.apply(rows)
+    unit: Tensor = _UnitRows.apply(rows)  # type: ignore[no-untyped-call]
+    return unit
 
 
 class _UnitRows(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, rows: Tensor) -> Tensor:  # type: ignore[override]
+    def forward(ctx: Any, rows: Tensor) -> Tensor:
         inverse = inverse_norm(torch.linalg.vector_norm(rows, dim=1, keepdim=True))
         ctx.save_for_backward(rows, inverse)
         return rows * inverse
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
         rows, inverse = ctx.saved_tensors
         if torch.is_grad_enabled():  # a second derivative will be asked of the result
             (result,) = torch.autograd.grad(normalize(rows), [rows], grad, create_graph=True)

@@ -1,8 +1,11 @@
-"""Magnitudes as the fused operator uses them: for all patches at once, or tile by tile.
+"""Magnitudes on tiles: for all patches at once, or tile by tile.
+
+    forward     out = factor g h(n)
+    backward    out = slope_factor a r(n),    with r(n) = h(n) / n
 
 A radius that all filters share makes h(n) a map of the patches, which is small beside the outputs
-and worked out once. A radius of each filter makes it as large as the outputs; there every formula
-is spelled out in as few passes as it takes. With r(n) = h(n) / n:
+and computed once. A radius per filter makes it as large as the outputs; there every formula is
+written in as few passes as it takes:
 
     ball        r = alpha / max(n, rho)           h' = alpha / rho where n <= rho, else 0
                 dh/drho = -n h' / rho
@@ -20,33 +23,57 @@ one in n.
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 from torch import Tensor
 
-from ...magnitude import FLOOR, RADIUS_KINDS, magnitude, magnitude_ratio, magnitude_slope
-from .plain import Layout, Operator
 from .workspace import Workspace
 
-__all__ = ["FilterLengths", "Lengths", "SharedLengths", "shares_radius"]
+if TYPE_CHECKING:
+    from ...magnitude_functions import MagnitudeFunction
+    from .plain import FilterShapes
+
+__all__ = [
+    "FLOOR",
+    "FilterLengths",
+    "Lengths",
+    "SharedLengths",
+    "TiledBall",
+    "TiledSegmented",
+    "TiledTanhLength",
+]
+
+FLOOR = 1e-18  # the least norm that is told apart from 0: its square is a normal float32
 
 
 class _Lengths:
-    """norm, radius: shaped to broadcast over the outputs. factor, slope_factor: numbers by which
-    g(c) and g'(c) are still to be multiplied.
+    """A magnitude h of given norms and radii.
+
+    Args:
+        function: the formulas of h.
+        norm: patch norms, shaped to broadcast over the filters.
+        radius: rho, shaped to broadcast over the patches.
+        alpha: the first constant of h.
+        beta: the second constant of h.
+        shapes: how filters and patches lie in the outputs.
+        factor: the number by which g(c) is still to be multiplied.
+        slope_factor: the number by which g'(c) is still to be multiplied.
     """
 
     def __init__(
         self,
+        function: MagnitudeFunction,
         norm: Tensor,
         radius: Tensor,
-        op: Operator,
-        lay: Layout,
+        alpha: float,
+        beta: float,
+        shapes: FilterShapes,
         factor: float,
         slope_factor: float,
     ) -> None:
-        self.norm, self.radius, self.op, self.lay = norm, radius, op, lay
+        self.function, self.norm, self.radius = function, norm, radius
+        self.alpha, self.beta, self.shapes = alpha, beta, shapes
         self.factor, self.slope_factor = factor, slope_factor
 
 
@@ -55,13 +82,14 @@ class SharedLengths(_Lengths):
 
     @cached_property
     def h(self) -> Tensor:
-        if self.op.magnitude == "sphere":  # g(c) is 0 in a zero patch, h need not be
-            return self.norm.new_full((1,), self.op.alpha * self.factor).expand_as(self.norm)
-        return magnitude(self.norm, *self.op.settings, self.radius) * self.factor
+        if self.function.is_constant:  # g(c) is 0 in a zero patch, h need not be
+            return self.norm.new_full((1,), self.alpha * self.factor).expand_as(self.norm)
+        return self.function.value(self.norm, self.alpha, self.beta, self.radius) * self.factor
 
     @cached_property
     def ratio(self) -> Tensor:
-        return magnitude_ratio(self.norm, *self.op.settings, self.radius) * self.slope_factor
+        ratio = self.function.ratio(self.norm, self.alpha, self.beta, self.radius)
+        return ratio * self.slope_factor
 
     @cached_property
     def sums(self) -> tuple[Tensor, Tensor]:
@@ -80,42 +108,29 @@ class SharedLengths(_Lengths):
         out: Tensor,
         new: Workspace,
     ) -> None:
-        """out = a r(n), and sums over the filters, where t and ac are wanted."""
+        """out = a r(n), and sums over the filters, where t and ac are needed."""
         for value, total in zip((t, ac), self.sums, strict=True):
             if value is not None:
-                torch.sum(value, self.lay.channel, keepdim=True, out=total[rows])
+                torch.sum(value, self.shapes.channel, keepdim=True, out=total[rows])
         torch.mul(a, self.ratio[rows], out=out)
 
-    def gradients(self) -> tuple[Tensor, Tensor]:
+    def gradients(self) -> tuple[Tensor, Tensor | None]:
         """The gradients in n and in rho, after all tiles."""
-        slope = magnitude_slope(self.norm, *self.op.settings, self.radius)
+        settings = (self.norm, self.alpha, self.beta, self.radius)
+        slope = self.function.slope(*settings)
         through_h = self.sums[0] * self.factor
-        of_radius = slope * self.norm / -self.radius
-        if self.op.magnitude == "segmented":
-            of_radius = self.op.alpha - slope
-        return through_h * slope - self.sums[1] * self.ratio, (through_h * of_radius).sum()
+        of_norm = through_h * slope - self.sums[1] * self.ratio
+        if not self.function.has_radius:
+            return of_norm, None
+        return of_norm, (through_h * self.function.radius_slope(*settings, slope)).sum()
 
 
 class FilterLengths(_Lengths):
-    """h of a radius rho of each filter.
-
-    The factors join alpha, and all is worked out over alpha, which meets the sums in the end.
-    """
-
-    def __init__(self, *settings: Any) -> None:
-        super().__init__(*settings)
-        self.kind, alpha, beta = self.op.settings
-        self.beta = (beta or 0.0) / alpha
-        self.alpha, self.slope_alpha = alpha * self.factor, alpha * self.slope_factor
-        self.zero = self.norm.new_zeros(())
+    """h of a radius per filter, from the formulas of any magnitude."""
 
     @cached_property
-    def inverse_radius(self) -> Tensor:
-        return self.radius.reciprocal()
-
-    @cached_property
-    def inverse(self) -> Tensor:
-        return self.norm.clamp_min(FLOOR).reciprocal()  # r(n) has its limit at a zero patch
+    def zero(self) -> Tensor:
+        return self.norm.new_zeros(())
 
     @cached_property
     def sums(self) -> tuple[Tensor, Tensor]:
@@ -123,14 +138,7 @@ class FilterLengths(_Lengths):
 
     def forward(self, value: Tensor, rows: slice, out: Tensor, new: Workspace) -> None:
         """out = value h(n)."""
-        n = self.norm[rows]
-        if self.kind == "segmented":
-            h = torch.minimum(n, self.radius, out=new()).mul_(1 - self.beta).add_(n * self.beta)
-        elif self.kind == "tanh":
-            h = torch.mul(n, self.inverse_radius, out=new()).tanh_()
-        else:
-            h = torch.mul(n, self.inverse_radius, out=new()).clamp_max_(1)
-        torch.addcmul(self.zero, value, h, value=self.alpha, out=out)
+        torch.addcmul(self.zero, value, self.h(rows, new), value=self.factor, out=out)
 
     def backward(
         self,
@@ -142,44 +150,111 @@ class FilterLengths(_Lengths):
         new: Workspace,
     ) -> None:
         """out = a r(n), and sums over the filters and over the patches."""
-        through, of_radius, ratio = getattr(self, f"_{self.kind}")(t, rows, new)
-        self.sums[1].add_(self.lay.sum_patches(of_radius, self.sums[1]))
-        through.addcmul_(ac, ratio, value=-self.slope_alpha / self.alpha)
-        torch.sum(through, self.lay.channel, keepdim=True, out=self.sums[0][rows])
-        torch.mul(ratio.mul_(a), self.slope_alpha, out=out)
+        assert t is not None and ac is not None  # a radius per filter always needs both
+        through, of_radius, ratio = self.terms(t, rows, new)
+        self.sums[1].add_(self.shapes.sum_patches(of_radius, self.sums[1]))
+        through.addcmul_(ac, ratio, value=-self.slope_factor / self.factor)
+        torch.sum(through, self.shapes.channel, keepdim=True, out=self.sums[0][rows])
+        torch.mul(ratio.mul_(a), self.slope_factor, out=out)
 
-    def _ball(self, t: Tensor, rows: slice, new: Workspace) -> tuple[Tensor, Tensor, Tensor]:
-        """t h', t n h' and r(n), over alpha."""
+    def h(self, rows: slice, new: Workspace) -> Tensor:
+        """h(n) of one tile, over what `factor` holds of it."""
+        return self.function.value(self.norm[rows], self.alpha, self.beta, self.radius)
+
+    def terms(self, t: Tensor, rows: slice, new: Workspace) -> tuple[Tensor, Tensor, Tensor]:
+        """t h', t dh/drho and r(n) of one tile, over what `factor` and `gradients` hold of them.
+
+        The caller writes into the first and the last.
+        """
+        settings = (self.norm[rows], self.alpha, self.beta, self.radius)
+        ratio, slope, of_radius = self.function.ratio_and_slopes(*settings)
+        assert of_radius is not None  # only magnitudes with a radius have one per filter
+        through, of_radius = torch.mul(t, slope, out=new()), torch.mul(t, of_radius, out=new())
+        return through, of_radius, new().copy_(ratio)
+
+    def gradients(self) -> tuple[Tensor, Tensor | None]:
+        """The gradients in n and in rho, after all tiles."""
+        return self.sums[0] * self.factor, self.sums[1] * self.factor * self.radius_factor
+
+    @property
+    def radius_factor(self) -> Tensor | float:
+        """What `terms` leaves out of dh/drho."""
+        return 1.0
+
+
+class _OverAlpha(FilterLengths):
+    """Everything over alpha, which joins the factors: one pass less over each tile."""
+
+    def __init__(
+        self,
+        function: MagnitudeFunction,
+        norm: Tensor,
+        radius: Tensor,
+        alpha: float,
+        beta: float,
+        shapes: FilterShapes,
+        factor: float,
+        slope_factor: float,
+    ) -> None:
+        factor, slope_factor = alpha * factor, alpha * slope_factor
+        super().__init__(function, norm, radius, 1.0, beta / alpha, shapes, factor, slope_factor)
+
+    @cached_property
+    def inverse_radius(self) -> Tensor:
+        return self.radius.reciprocal()
+
+    @cached_property
+    def inverse(self) -> Tensor:
+        return self.norm.clamp_min(FLOOR).reciprocal()  # r(n) has its limit at a zero patch
+
+    @property
+    def radius_factor(self) -> Tensor | float:
+        return -self.inverse_radius
+
+
+class TiledBall(_OverAlpha):
+    """h = min(n / rho, 1)."""
+
+    def h(self, rows: slice, new: Workspace) -> Tensor:
+        return torch.mul(self.norm[rows], self.inverse_radius, out=new()).clamp_max_(1)
+
+    def terms(self, t: Tensor, rows: slice, new: Workspace) -> tuple[Tensor, Tensor, Tensor]:
         n = self.norm[rows]
         through = torch.le(n, self.radius, out=new()).mul_(t).mul_(self.inverse_radius)
         of_radius = torch.mul(through, n, out=new())
         return through, of_radius, torch.maximum(n, self.radius, out=new()).reciprocal_()
 
-    def _tanh(self, t: Tensor, rows: slice, new: Workspace) -> tuple[Tensor, Tensor, Tensor]:
-        """t h', t n h' and r(n), over alpha."""
+
+class TiledTanhLength(_OverAlpha):
+    """h = tanh(n / rho)."""
+
+    def h(self, rows: slice, new: Workspace) -> Tensor:
+        return torch.mul(self.norm[rows], self.inverse_radius, out=new()).tanh_()
+
+    def terms(self, t: Tensor, rows: slice, new: Workspace) -> tuple[Tensor, Tensor, Tensor]:
         n = self.norm[rows]
         tanh = torch.mul(n.clamp_min(FLOOR), self.inverse_radius, out=new()).tanh_()
         through = torch.ops.aten.tanh_backward.grad_input(t, tanh, grad_input=new())
         through.mul_(self.inverse_radius)
         return through, torch.mul(through, n, out=new()), tanh.mul_(self.inverse[rows])
 
-    def _segmented(self, t: Tensor, rows: slice, new: Workspace) -> tuple[Tensor, Tensor, Tensor]:
-        """t h', t where n > rho, and r(n), the first and the last over alpha."""
+
+class TiledSegmented(_OverAlpha):
+    """h = n up to rho, with slope beta from there."""
+
+    def h(self, rows: slice, new: Workspace) -> Tensor:
+        n = self.norm[rows]
+        return torch.minimum(n, self.radius, out=new()).mul_(1 - self.beta).add_(n * self.beta)
+
+    def terms(self, t: Tensor, rows: slice, new: Workspace) -> tuple[Tensor, Tensor, Tensor]:
         beyond = torch.gt(self.norm[rows], self.radius, out=new()).mul_(t)
         through = torch.sub(t, beyond, alpha=1 - self.beta, out=new())
         ratio = torch.mul(self.inverse[rows], self.radius, out=new()).clamp_max_(1)
         return through, beyond, ratio.mul_(1 - self.beta).add_(self.beta)
 
-    def gradients(self) -> tuple[Tensor, Tensor]:
-        """The gradients in n and in rho, after all tiles."""
-        of_norm, of_radius = (total * self.alpha for total in self.sums)
-        if self.kind == "segmented":
-            return of_norm, of_radius * (1 - self.beta)
-        return of_norm, of_radius * -self.inverse_radius
+    @property
+    def radius_factor(self) -> Tensor | float:
+        return 1 - self.beta
 
 
 Lengths: TypeAlias = SharedLengths | FilterLengths
-
-
-def shares_radius(op: Operator, radius: Tensor) -> bool:
-    return radius.ndim == 0 or op.magnitude not in RADIUS_KINDS

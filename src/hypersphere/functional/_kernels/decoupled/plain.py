@@ -1,5 +1,7 @@
 """A decoupled operator as data, and in plain differentiable operations.
 
+    f = scale h(n) g(c) + shift,    s = w^T x of a unit filter w,  n = |x|,  c = cos(theta) = s / n
+
 Note [Zero patches]: a zero patch has no direction. Its cosine is 0, so its output is 0 (before the
 bias, and whatever g(0) is), and nothing flows through its norm. What flows through s = w^T x is
 df/ds = r(0) g'(0), as in any other patch with c = 0: r(0), with r(n) = h(n) / n, is the slope of h
@@ -8,42 +10,59 @@ at 0, and 0 for the sphere, whose slope there is infinite.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ...angular import DEFAULT_K, Angular, wide_angular
-from ...magnitude import BETA, MagnitudeKind, magnitude, magnitude_ratio
-from .patches import Geometry, project
+from .convolution import Geometry, correlate
 
-__all__ = ["Inputs", "Layout", "Operator", "plain_operator"]
+if TYPE_CHECKING:
+    from ...angular_functions import AngularFunction
+    from ...magnitude_functions import MagnitudeFunction
+
+__all__ = [
+    "FilterShapes",
+    "Inputs",
+    "OperatorSettings",
+    "filter_shapes",
+    "plain_operator",
+    "shaped_inputs",
+]
 
 
-class Operator(NamedTuple):
-    """What is fixed about an operator; its tensors are in Inputs."""
+class OperatorSettings(NamedTuple):
+    """What is fixed about a decoupled operator; its tensors are in Inputs."""
 
-    magnitude: MagnitudeKind
-    angular: Angular
+    magnitude: MagnitudeFunction
+    angular: AngularFunction
     alpha: float
-    beta: float | None
+    beta: float
     geometry: Geometry | None
-    k: float = DEFAULT_K
+    k: float | None = None
 
     @property
-    def settings(self) -> tuple[MagnitudeKind, float, float | None]:
-        beta = BETA.get(self.magnitude) if self.beta is None else self.beta
-        return self.magnitude, self.alpha, beta
+    def constants(self) -> tuple[float, float]:
+        """alpha and beta of h."""
+        return self.alpha, self.beta
 
     @property
-    def bounded(self) -> bool:
-        return self.magnitude in ("sphere", "ball", "tanh")
+    def bound(self) -> float | None:
+        """The number that |h| cannot exceed, if there is one."""
+        return self.magnitude.bound(self.alpha, self.beta)
 
 
 class Inputs(NamedTuple):
-    """x: (B, C_in, ...); norm: |x| of its patches; kernel: unit filters (C, C_in / groups, ...).
+    """The tensors of a decoupled operator.
 
-    radius, k, scale, shift: one number, or one a filter (C,). k=None: the operator's own.
+    Args:
+        x: (B, C_in, ...).
+        norm: |x| of its patches, (B, groups, ...).
+        kernel: unit filters (C, C_in / groups, ...).
+        radius: a number, or one per filter (C,).
+        k: as radius; None for the number in OperatorSettings.
+        scale: as radius, or None.
+        shift: as radius, or None.
     """
 
     x: Tensor
@@ -55,33 +74,46 @@ class Inputs(NamedTuple):
     shift: Tensor | None = None
 
 
-class Layout(NamedTuple):
-    """Shapes in which filters (C,), patch norms (B, G, ...) and outputs (B, C, ...) broadcast."""
+class FilterShapes(NamedTuple):
+    """Filters (C,), patch norms (B, G, ...) and outputs (B, C, ...), ready to broadcast.
+
+    With groups, outputs are seen as (B, G, C / G, ...), so that each filter meets the norms of its
+    own group. With one group nothing is reshaped.
+
+    Args:
+        groups: groups of the convolution, 1 for a linear map.
+        spatial: number of spatial dimensions, 0 for a linear map.
+    """
 
     groups: int
     spatial: int
 
     @property
     def channel(self) -> int:
+        """The dimension of split outputs that counts filters."""
         return 1 if self.groups == 1 else 2
 
     def split(self, output: Tensor) -> Tensor:
-        return output if self.groups == 1 else output.unflatten(1, (self.groups, -1))
+        """(B, C, ...) as (B, G, C / G, ...)."""
+        return output if self.groups == 1 else output.unflatten(1, (self.groups, -1))  # type: ignore[no-untyped-call]
 
     def join(self, output: Tensor) -> Tensor:
+        """(B, G, C / G, ...) as (B, C, ...)."""
         return output if self.groups == 1 else output.flatten(1, 2)
 
-    def over_channels(self, norm: Tensor) -> Tensor:
+    def over_filters(self, norm: Tensor) -> Tensor:
+        """Patch norms (B, G, ...), ready to broadcast over the filters of split outputs."""
         return norm if self.groups == 1 else norm.unsqueeze(2)
 
     def over_patches(self, value: Tensor) -> Tensor:
+        """A number per filter (C,), ready to broadcast over the patches of split outputs."""
         if value.ndim == 0:
             return value
         group = () if self.groups == 1 else (self.groups,)
         return value.reshape(*group, -1, *[1] * self.spatial)
 
     def sum_patches(self, value: Tensor, like: Tensor) -> Tensor:
-        """Sum over all patches, shaped like the filters' parameter."""
+        """The sum over all patches, shaped like a parameter of the filters."""
         if like.ndim == 0:
             return value.sum()
         kept = {self.channel} | ({1} if self.groups > 1 else set())
@@ -92,50 +124,49 @@ class Layout(NamedTuple):
         )
 
 
-def plain_operator(inputs: Inputs, op: Operator) -> Tensor:
+def plain_operator(inputs: Inputs, op: OperatorSettings) -> Tensor:
     """f(w, x) in differentiable operations: for compilers, exporters, second derivatives, any g."""
-    x, kernel = inputs.x, inputs.kernel
-    lay = layout(x, op)
-    s = lay.split(project(x, kernel, op.geometry))
-    n, shaped = lay.over_channels(inputs.norm), shaped_inputs(inputs, op)
-    if op.angular == "cosine":
-        out = s * magnitude_ratio(n, *op.settings, shaped.radius)
-        out = out.clamp(-op.alpha, op.alpha) if op.bounded else out
+    g, h = op.angular, op.magnitude
+    shapes, shaped = filter_shapes(inputs.x, op), shaped_inputs(inputs, op)
+    s = shapes.split(correlate(inputs.x, inputs.kernel, op.geometry))
+    n = shapes.over_filters(inputs.norm)
+    if g.is_cosine:
+        out = s * h.ratio(n, *op.constants, shaped.radius)
+        out = out if op.bound is None else out.clamp(-op.bound, op.bound)
     else:
         # In a zero patch n counts as 1 and h as r(0), see Note [Zero patches].
-        there = n > 0
-        c = (s * torch.where(there, n, 1).reciprocal()).clamp(-1, 1)
-        if callable(op.angular):  # the named activations are 0 at c = 0 by themselves
-            there_too = lay.over_patches(kernel.detach().flatten(1).ne(0).any(1))
-            at_zero = op.angular(c.new_zeros(1, *c.shape[1:]))
-            g = op.angular(c) - torch.where(there & there_too, 0, at_zero)
-        else:
-            k = op.k if shaped.k is None else shaped.k
-            g = wide_angular(c, op.angular, k, torch.finfo(s.dtype).eps)
-        slope = magnitude_ratio(n.new_zeros(()), *op.settings, shaped.radius)
-        out = g * torch.where(there, magnitude(n, *op.settings, shaped.radius), slope)
+        nonzero_patch = n > 0
+        c = (s * torch.where(nonzero_patch, n, 1).reciprocal()).clamp(-1, 1)
+        value = g.value(c, op.k if shaped.k is None else shaped.k, torch.finfo(s.dtype).eps)
+        if not g.zero_at_right_angle:
+            nonzero_filter = shapes.over_patches(inputs.kernel.detach().flatten(1).ne(0).any(1))
+            at_zero = g.value(c.new_zeros(1, *c.shape[1:]), op.k if shaped.k is None else shaped.k)
+            value = value - torch.where(nonzero_patch & nonzero_filter, 0, at_zero)
+        slope = h.ratio(n.new_zeros(()), *op.constants, shaped.radius)
+        out = value * torch.where(nonzero_patch, h.value(n, *op.constants, shaped.radius), slope)
     if shaped.scale is not None:
         out = out * shaped.scale
     if shaped.shift is not None:
         out = out + shaped.shift
-    return lay.join(out).to(s.dtype)
+    return shapes.join(out).to(s.dtype)
 
 
-def layout(x: Tensor, op: Operator) -> Layout:
+def filter_shapes(x: Tensor, op: OperatorSettings) -> FilterShapes:
+    """How filters and patches lie in the outputs of an operator."""
     if op.geometry is None:
-        return Layout(1, 0)
-    return Layout(op.geometry.groups, x.ndim - 2)
+        return FilterShapes(1, 0)
+    return FilterShapes(op.geometry.groups, x.ndim - 2)
 
 
-def shaped_inputs(inputs: Inputs, op: Operator) -> Inputs:
-    """The inputs with one value a filter, ready to broadcast over outputs."""
-    lay = layout(inputs.x, op)
+def shaped_inputs(inputs: Inputs, op: OperatorSettings) -> Inputs:
+    """The inputs with their parameters per filter ready to broadcast over outputs."""
+    shapes = filter_shapes(inputs.x, op)
 
     def shape(value: Tensor | None) -> Tensor | None:
-        return None if value is None else lay.over_patches(value)
+        return None if value is None else shapes.over_patches(value)
 
     return inputs._replace(
-        radius=lay.over_patches(inputs.radius),
+        radius=shapes.over_patches(inputs.radius),
         k=shape(inputs.k),
         scale=shape(inputs.scale),
         shift=shape(inputs.shift),

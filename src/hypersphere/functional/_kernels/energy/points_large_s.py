@@ -14,27 +14,30 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from ...points import MAX_NEWTON, descend, newton_step
+from .descent import descend
+from .newton import MAX_NEWTON, newton_step
 
-__all__ = ["minimize_steep"]
+__all__ = ["minimize_large_s"]
 
+# Powers at which the whole crowd descends, one after the other.
 STAGES = (40.0, 160.0, 500.0)
-LAST = 2e11  # stands for infinity
+# Stands for infinity: the last power for Tammes.
+LAST = 2e11
 
 
-def minimize_steep(
+def minimize_large_s(
     crowd: Tensor, s: float, half_space: bool, keep: int = 32, finish: int = 6
 ) -> Tensor:
     """The best configuration (n, d) found for a large s, or s = inf, from random starts (R, n, d).
 
     Starting at a small s would lead the whole crowd into the few basins of a smooth energy, where
-    the best packings often are not; so it starts steep.
+    the best packings often are not; so it starts at a large s.
     """
     stages = [stage for stage in STAGES if stage < s] + ([s] if s <= STAGES[-1] else [])
     for number, stage in enumerate(stages):
         if number == 2:
             crowd = crowd[_rank(crowd, s, half_space)[:keep]]
-        objective = partial(_sharp, s=stage, half_space=half_space)
+        objective = partial(_log_energy_and_gradient, s=stage, half_space=half_space)
         crowd, _ = descend(objective, crowd, iterations=150, tolerance=1e-8)
     best = torch.stack(
         [_follow(x, stages[-1], s, half_space) for x in crowd[_rank(crowd, s, half_space)[:finish]]]
@@ -46,7 +49,7 @@ def _rank(crowd: Tensor, s: float, half_space: bool) -> Tensor:
     """Order of the configurations, best first."""
     if s == math.inf:
         return largest_cosine(crowd, half_space).argsort()
-    return _sharp(crowd, s, half_space)[0].argsort()
+    return _log_energy_and_gradient(crowd, s, half_space)[0].argsort()
 
 
 def largest_cosine(x: Tensor, half_space: bool) -> Tensor:
@@ -100,7 +103,7 @@ def _exponents(x: Tensor, s: float, half_space: bool) -> tuple[Tensor, Tensor]:
     return exponent, square
 
 
-def _sharp(x: Tensor, s: float, half_space: bool) -> tuple[Tensor, Tensor]:
+def _log_energy_and_gradient(x: Tensor, s: float, half_space: bool) -> tuple[Tensor, Tensor]:
     """F_s and its gradient for a crowd (R, n, d) of any lengths."""
     norm = x.norm(dim=-1, keepdim=True)
     u = x / norm

@@ -1,9 +1,13 @@
 """The kernel f_s of the hyperspherical energy, as a function of the cosine between two neurons.
 
+With d^2 = 2 - 2 cos, or (beta_i - beta_j)^2 + beta_i beta_j (2 - 2 cos) for weighted neurons,
+
+    f_s = (d^2)^(-s/2),   f_0 = -log(d^2) / 2;   geodesic: f_s = theta^-s,   f_0 = -log(theta).
+
 Note [Distance floor]: equal directions would have infinite energy. Distances are floored at
-:func:`distance_floor`, which depends on s and the floating type but not on the lengths of the
-neurons; a pair below it has the floor's energy and no gradient. For weighted neurons (D.10) the
-floor is scaled by the pair's sqrt(beta_i beta_j).
+:func:`~hypersphere.functional.distance_floor`, which depends on s and the floating type but not on
+the lengths of the neurons; a pair below it has the floor's energy and no gradient. For weighted
+neurons (D.10) the floor is scaled by the pair's sqrt(beta_i beta_j).
 """
 
 from __future__ import annotations
@@ -16,31 +20,7 @@ from torch import Tensor
 
 from ...angles import arccos
 
-__all__ = ["Potential", "check_kernel", "distance_floor"]
-
-DISTANCES = ("euclidean", "geodesic")
-
-
-def check_kernel(s: float, distance: str) -> None:
-    """Refuse a power or a distance for which the energy is not defined."""
-    if not 0 <= s < math.inf:
-        raise ValueError(f"the energy is defined for 0 <= s < inf, got s={s}")
-    if distance not in DISTANCES:
-        raise ValueError(f"distance must be 'euclidean' or 'geodesic', got {distance!r}")
-
-
-def distance_floor(s: float, dtype: torch.dtype = torch.float32) -> float:
-    """Smallest distance the energy tells apart: 8 sqrt(eps), more for an s that would overflow.
-
-    In float32 it is 2.8e-3 (0.16 degrees) and in float64 1.2e-7, a few times the error with which
-    2 - 2 cos resolves a distance. Above s = 5.5 in float32 (20 in float64) it rises, so that the
-    energy of a million coinciding pairs and their gradients stay finite.
-
-    >>> f"{distance_floor(2.0):.4f} {distance_floor(30.0):.3f}"
-    '0.0028 0.250'
-    """
-    info = torch.finfo(torch.float32 if dtype.itemsize < 4 else dtype)
-    return max(8 * math.sqrt(info.eps), info.max ** (-0.5 / (s + 2)))
+__all__ = ["Potential"]
 
 
 class Potential(NamedTuple):

@@ -1,4 +1,4 @@
-"""exp(W) V for a skew W, and its gradient, from two Chebyshev series."""
+"""The exponential map: R V = exp(W) V for a skew W, and its gradient, from Chebyshev series."""
 
 from __future__ import annotations
 
@@ -8,14 +8,18 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from ..autograd import Function
 from .rotations import skew, stretched
 from .spectra import bessel, gauss_legendre, spectrum
 
 # The series has about |W|_2 terms: beyond this, squaring is cheaper.
 _MAX_TURN = 64.0
+# Squaring loses |W| eps: a larger W is scaled back to this. Angles of 1e8 radians are noise in
+# float32 and have half their digits in float64.
+_LARGEST = 1e8
 
 
-class Exponential(torch.autograd.Function):
+class Exponential(Function):
     r"""exp(W) V with W = skew(U), in n columns at a time.
 
     With rho >= \|W\|_2, B = W / rho and Bessel functions J_k, for every s in [0, 1]
@@ -29,7 +33,8 @@ class Exponential(torch.autograd.Function):
         dL/dW = int_0^1 (exp((1 - s) W^T) G) (exp(s W) V)^T ds,
 
     taken at the few nodes of a Gauss-Legendre rule: all of them are sums of the same Y_k and of
-    those of G. Many full turns are left to scaling and squaring, in float64.
+    those of G. Many full turns are left to scaling and squaring, in float64; beyond 1e8 radians W
+    is scaled back to that.
     """
 
     @staticmethod
@@ -47,6 +52,9 @@ class Exponential(torch.autograd.Function):
             rho *= 2.0  # Note [Spectra]: the estimate was too small
             ctx.squared = rho > _MAX_TURN
         if ctx.squared:
+            row_sums = torch.linalg.matrix_norm(W, ord=torch.inf, keepdim=True)  # >= |W|_2
+            ctx.shrink = (_LARGEST / row_sums).clamp_max(1.0)
+            W = W * ctx.shrink
             ctx.save_for_backward(W, V)
             return (torch.matrix_exp(W.double()) @ V.double()).to(V.dtype)
         ctx.rho = rho
@@ -60,7 +68,7 @@ class Exponential(torch.autograd.Function):
         if ctx.squared:
             W, V = ctx.saved_tensors
             grad_W, grad_V = _squared_gradients(W, V, G)
-            return (grad_W - grad_W.mT).triu_(1), grad_V
+            return (grad_W - grad_W.mT).mul_(ctx.shrink).triu_(1), grad_V
         (W, terms), rho = ctx.saved_tensors, ctx.rho
         adjoints = _chebyshev(W, 1.0 / rho, G.mT, len(terms))
         eps = torch.finfo(G.dtype).eps

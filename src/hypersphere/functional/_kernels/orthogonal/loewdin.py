@@ -1,4 +1,4 @@
-"""U M^{-1/2} V with M = U^T U: the map of Loewdin."""
+"""The map of Loewdin: R V = U M^{-1/2} V with M = U^T U."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from ..autograd import Function
 from .rotations import stretched
 from .spectra import inverse_root_poles, spectrum
 
@@ -16,7 +17,7 @@ from .spectra import inverse_root_poles, spectrum
 _MAX_CONDITION = 30.0
 
 
-class Loewdin(torch.autograd.Function):
+class Loewdin(Function):
     """U M^{-1/2} V through a few poles.
 
     Near an orthogonal matrix (up to scale), where training stays, M^{-1/2} acts through r poles,
@@ -33,10 +34,12 @@ class Loewdin(torch.autograd.Function):
     def forward(ctx: Any, U: Tensor, V: Tensor) -> Tensor:
         M = U.mT @ U
         low, high = spectrum(M)
-        ctx.lost = math.isnan(low)
+        # Squares of finite entries may overflow; the SVD below knows no squares.
+        ctx.lost = not math.isfinite(low + high) and not bool(U.isfinite().all())
         if ctx.lost:  # an SVD would stop a run that went bad before anyone can say where
             return torch.full_like(V, math.nan)
-        ctx.near = 1e-30 < high <= _MAX_CONDITION * low
+        # Of a single number the sign is left: its gradient is 0 by the SVD, noise by the poles.
+        ctx.near = 1e-30 < high <= _MAX_CONDITION * low < math.inf and U.shape[-1] > 1
         if not ctx.near:
             return _by_svd(ctx, U, V)
         # 2e-6 in float32, the rounding error of the products around it
@@ -109,4 +112,5 @@ def _by_svd(ctx: Any, U: Tensor, V: Tensor) -> Tensor:
     sigma = sigma.maximum(torch.finfo(U.dtype).eps * sigma[..., :1]).clamp_min(1e-30)
     P, Q, sigma = P.to(U.dtype), Qt.mT.to(U.dtype), sigma.to(U.dtype)
     ctx.save_for_backward(P, Q, sigma, V)
-    return P @ (Q.mT @ V)
+    result: Tensor = P @ (Q.mT @ V)
+    return result

@@ -30,7 +30,8 @@ _OPAQUE: dict[str, Any] = {"loewdin": Loewdin, "exponential": Exponential}
 @torch.library.custom_op("hypersphere::rotation_series", mutates_args=())
 def rotation_series(U: Tensor, V: Tensor, method: str) -> Tensor:
     """Loewdin(U, V) or Exponential(U, V). Note [Compiled graphs]."""
-    return _OPAQUE[method].forward(_Context(), U, V).contiguous()
+    result: Tensor = _OPAQUE[method].forward(_Context(), U, V)
+    return result.contiguous()
 
 
 @torch.library.custom_op("hypersphere::rotation_series_backward", mutates_args=())
@@ -64,6 +65,10 @@ rotation_series.register_autograd(_series_gradients, setup_context=_keep_inputs)
 
 
 def series(U: Tensor, V: Tensor, method: str) -> Tensor:
+    """R(U) V of "loewdin" or "exponential"."""
+    result: Tensor
     if torch.compiler.is_compiling():
-        return rotation_series(U, V, method)
-    return _OPAQUE[method].apply(U, V)
+        result = rotation_series(U, V, method)
+    else:
+        result = _OPAQUE[method].apply(U, V)
+    return result

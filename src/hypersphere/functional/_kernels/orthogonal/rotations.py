@@ -1,4 +1,4 @@
-"""The Cayley transform of a few vectors, and what all kernels of `orthogonalize` share.
+"""What all kernels of `orthogonalize` share.
 
 Each kernel computes ``R(U) @ V`` for one U (d, d) and V (d, n), or for a batch of them, without
 forming R. The hand-written gradients use what the forward pass has factorized, and the low rank
@@ -9,11 +9,8 @@ Second derivatives with respect to U are not defined (`once_differentiable` says
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 
 def skew(U: Tensor) -> Tensor:
@@ -38,53 +35,6 @@ def lower_gram(U: Tensor) -> Tensor:
     torch.matmul(U[..., :half].mT, U[..., :half], out=M[..., :half, :half])
     torch.matmul(U[..., half:].mT, U, out=M[..., half:, :])
     return M
-
-
-class Cayley(torch.autograd.Function):
-    """R V with R = (I + W)(I - W)^{-1} = 2 (I - W)^{-1} - I: one LU for both passes."""
-
-    @staticmethod
-    def forward(ctx: Any, U: Tensor, V: Tensor) -> Tensor:
-        system = skew(U)
-        system.diagonal(dim1=-2, dim2=-1).add_(1.0)  # I + W, whose transpose is I - W
-        factors, pivots, ctx.exchanged = _lu(system.mT)
-        Y = _lu_solve(factors, pivots, ctx.exchanged, V)
-        ctx.save_for_backward(factors, pivots, Y)
-        return 2.0 * Y - V
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        factors, pivots, Y = ctx.saved_tensors
-        (G,) = grads
-        Z = _lu_solve(factors, pivots, ctx.exchanged, G, adjoint=True).mul_(2.0)
-        grad_U = upper_skew_outer(Z.mT, Y.mT) if ctx.needs_input_grad[0] else None
-        return grad_U, Z - G if ctx.needs_input_grad[1] else None
-
-
-def _lu(A: Tensor) -> tuple[Tensor, Tensor, bool]:
-    """LU in place, and whether it has exchanged rows; I - W needs that only for a large W."""
-    if torch.compiler.is_compiling():
-        factors, pivots, _ = torch.linalg.lu_factor_ex(A)
-        return factors, pivots, True
-    pivots = torch.empty(A.shape[:-1], dtype=torch.int32, device=A.device)
-    info = torch.empty(A.shape[:-2], dtype=torch.int32, device=A.device)
-    torch.linalg.lu_factor_ex(A, out=(A, pivots, info))
-    order = torch.arange(1, A.shape[-1] + 1, dtype=torch.int32, device=A.device)
-    return A, pivots, not torch.equal(pivots, order.expand_as(pivots))
-
-
-def _lu_solve(
-    factors: Tensor, pivots: Tensor, exchanged: bool, B: Tensor, adjoint: bool = False
-) -> Tensor:
-    if exchanged:
-        return torch.linalg.lu_solve(factors, pivots, B, adjoint=adjoint)
-    solve = torch.linalg.solve_triangular  # without exchanges, the faster way
-    if adjoint:
-        half = solve(factors.mT, B, upper=False)
-        return solve(factors.mT, half, upper=True, unitriangular=True)
-    half = solve(factors, B, upper=False, unitriangular=True)
-    return solve(factors, half, upper=True)
 
 
 def stretched(result: Tensor, V: Tensor, tolerance: float | None = None) -> bool:

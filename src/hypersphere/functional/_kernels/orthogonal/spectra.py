@@ -113,7 +113,7 @@ def bessel(z: Sequence[float], eps: float, count: int | None = None) -> Tensor:
     t = torch.arange(points, dtype=torch.float64, device="cpu") * (2.0 * math.pi / points)
     turns = torch.tensor(z, dtype=torch.float64, device="cpu").unsqueeze(-1)
     wave = torch.exp(1j * turns * torch.sin(t))
-    values = torch.fft.fft(wave).real[:, : points // 2] * (2.0 / points)
+    values: Tensor = torch.fft.fft(wave).real[:, : points // 2] * (2.0 / points)
     values[:, 0] *= 0.5
     if count is None:
         above = (values.abs().amax(0) > eps).nonzero()

@@ -1,4 +1,4 @@
-"""Q V with U = Q T, T upper triangular: the map of Gram-Schmidt and of Householder.
+"""The map of Gram-Schmidt and of Householder: R V = Q V with U = Q T, T upper triangular.
 
 They differ in signs. Gram-Schmidt has a positive diagonal in T. Householder's n - 1 reflections
 x -> |x| e_1 make all of it positive but the last entry, so that det Q = (-1)^(n-1); a column
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from ..autograd import Function
 from .rotations import lower_gram, stretched, upper_skew_outer
 from .spectra import spectrum
 
@@ -30,8 +31,10 @@ def triangular(U: Tensor, V: Tensor, reflections: bool) -> Tensor:
 
     A compiler cannot follow the choice; it gets the reflectors, which need none.
     """
+    result: Tensor
     if torch.compiler.is_compiling():
-        return Reflectors.apply(U, V, reflections)
+        result = Reflectors.apply(U, V, reflections)
+        return result
     with torch.no_grad():
         low, high = spectrum(U.mT, U)
         near = 1e-30 < high <= _MAX_CONDITION * low
@@ -41,10 +44,11 @@ def triangular(U: Tensor, V: Tensor, reflections: bool) -> Tensor:
         result = CholeskyFactor.apply(U, V, reflections)
         if not stretched(result.detach(), V, 20 * torch.finfo(V.dtype).eps):  # Note [Spectra]
             return result
-    return Reflectors.apply(U, V, reflections)
+    result = Reflectors.apply(U, V, reflections)
+    return result
 
 
-class CholeskyFactor(torch.autograd.Function):
+class CholeskyFactor(Function):
     """T from U^T U = T^T T, and Q V = U T^{-1} V: products and triangular solves only.
 
     Two thirds of the time of reflectors, for a U that is well conditioned, as it is in training.
@@ -61,7 +65,7 @@ class CholeskyFactor(torch.autograd.Function):
             ctx.last = odd * torch.linalg.slogdet(U.mT).sign.unsqueeze(-1)
             S = V.clone()
             S[..., -1, :] *= ctx.last
-        Y = torch.linalg.solve_triangular(T, S, upper=True)
+        Y: Tensor = torch.linalg.solve_triangular(T, S, upper=True)
         ctx.save_for_backward(U, T, S)
         return (Y.mT @ U.mT).mT
 
@@ -83,7 +87,7 @@ class CholeskyFactor(torch.autograd.Function):
         return grad_U, P, None
 
 
-class Reflectors(torch.autograd.Function):
+class Reflectors(Function):
     """Householder reflectors, applied blockwise (LAPACK's WY form): right for every U."""
 
     @staticmethod

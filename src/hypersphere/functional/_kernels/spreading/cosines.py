@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ...angles import normalize
+from ..autograd import Function
 
 __all__ = ["in_range", "inverse_norms", "pair_cosines", "point_cosines"]
 
@@ -44,17 +45,17 @@ def pair_cosines(w: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     They are computed in `dtype`, by default that of w. The product of the backward pass is taken in
     that of w, which has digits enough for a gradient.
     """
-    cosines: Tensor = _PairCosines.apply(w, dtype or w.dtype)  # type: ignore[no-untyped-call]
+    cosines: Tensor = _PairCosines.apply(w, dtype or w.dtype)
     return cosines
 
 
 def point_cosines(w: Tensor, v: Tensor) -> Tensor:
     """Cosines of unit vectors v (B, P, d), held fixed, with all rows of w (B, N, d): (B, P, N)."""
-    cosines: Tensor = _PointCosines.apply(w, v)  # type: ignore[no-untyped-call]
+    cosines: Tensor = _PointCosines.apply(w, v)
     return cosines
 
 
-class _PairCosines(torch.autograd.Function):
+class _PairCosines(Function):
     @staticmethod
     def forward(w: Tensor, dtype: torch.dtype) -> Tensor:
         wide = w.to(dtype)
@@ -79,7 +80,7 @@ class _PairCosines(torch.autograd.Function):
         return torch.bmm(kernel.to(w.dtype), w), None
 
 
-class _PointCosines(torch.autograd.Function):
+class _PointCosines(Function):
     @staticmethod
     def forward(w: Tensor, v: Tensor) -> Tensor:
         return torch.bmm(v, w.mT).mul_(inverse_norms(w)[:, None])

@@ -15,7 +15,7 @@ from torch import Tensor
 from ...angles import normalize, uniform_on_sphere
 from .cosines import inverse_norms
 
-__all__ = ["Objective", "deepest_share", "descend", "starting_points"]
+__all__ = ["Objective", "deepest_share", "find_holes", "starting_points"]
 
 Objective = Callable[[Tensor], tuple[Tensor, Tensor]]
 """Cosines (B, P, N) -> F (B, P) and its slope in each cosine (B, P, N)."""
@@ -43,7 +43,7 @@ def starting_points(
 
 
 @torch.no_grad()
-def descend(w: Tensor, v: Tensor, objective: Objective, steps: int) -> Tensor:
+def find_holes(w: Tensor, v: Tensor, objective: Objective, steps: int) -> Tensor:
     """The points v (B, P, d) after `steps` steps of descent, those of the smallest F first."""
     inverse = inverse_norms(w)[:, None]
     value, slope = _evaluate(w, inverse, v, objective)

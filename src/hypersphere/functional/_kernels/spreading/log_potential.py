@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .blocks import row_blocks
+from ..autograd import Function
+from .row_blocks import row_blocks
 
 __all__ = ["log_potential"]
 
@@ -20,7 +21,7 @@ __all__ = ["log_potential"]
 def log_potential(u: Tensor, factor: float) -> Tensor:
     """The sum for unit rows u (N, d) and a = factor, N >= 2: a scalar. Memory is O(N x block)."""
     tracked = u.requires_grad and torch.is_grad_enabled()
-    value: Tensor = _LogPotential.apply(u, factor, tracked)[0]  # type: ignore[no-untyped-call]
+    value: Tensor = _LogPotential.apply(u, factor, tracked)[0]
     return value
 
 
@@ -31,7 +32,7 @@ def _plain(u: Tensor, factor: float) -> Tensor:
     return torch.logsumexp(exponent.masked_fill(~right, -math.inf).flatten(), 0)
 
 
-class _LogPotential(torch.autograd.Function):
+class _LogPotential(Function):
     @staticmethod
     def forward(u: Tensor, factor: float, with_gradient: bool) -> tuple[Tensor, Tensor | None]:
         n = len(u)

@@ -21,9 +21,9 @@ import torch
 from torch import Tensor
 
 from ...angles import normalize
-from . import blocks
-from .blocks import directions, recomputed, row_blocks
+from . import row_blocks as memory
 from .cosines import in_range, pair_cosines
+from .row_blocks import directions, recomputed, row_blocks
 
 __all__ = ["nearest_distances", "nearest_floor", "tie_tolerance"]
 
@@ -47,7 +47,7 @@ def nearest_distances(w: Tensor, half_space: bool) -> Tensor:
     With `half_space`, mirror images -u_j of the other neurons count as well.
     """
     sets, n, _ = w.shape
-    if sets * n * n > blocks.BLOCK_ENTRIES:
+    if sets * n * n > memory.BLOCK_ENTRIES:
         return _by_blocks(w, half_space)
     score = _score(pair_cosines(in_range(w)), half_space, 0)
     best = score.detach().amax(-1)

@@ -1,0 +1,207 @@
+"""Decoding pictures with Pillow, many at a time, into memory or on demand."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .._optional import require
+from .dataset import ArrayDataset, Dataset
+from .errors import damaged, missing
+
+EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
+Size = int | tuple[int, int] | None
+
+
+def read_image(path: Path | str, size: Size = None, mode: str | None = None) -> np.ndarray:
+    """One picture.
+
+    Args:
+        path: the file.
+        size: bring the pictures to (height, width), or a square of this side, bilinear. Default: as
+            in the files.
+        mode: "L" (gray) or "RGB". Default: gray pictures stay gray, all others become RGB.
+
+    Returns:
+        (C, H, W) uint8.
+
+    Raises:
+        MissingData: if there is no such file.
+        DamagedData: if it is no picture of 8 bits per channel.
+    """
+    Image = require("PIL.Image", extra="data")
+    try:
+        with Image.open(path) as picture:
+            if picture.mode[0] in "IF":  # 16 or 32 bits: converting would cut the values off
+                raise ValueError(f"{picture.mode} pixels, not 8 bits per channel")
+            if mode is None:
+                mode = "L" if picture.mode in ("1", "L") else "RGB"
+            if picture.mode != mode:
+                picture = picture.convert(mode)
+            if size is not None:
+                height, width = (size, size) if isinstance(size, int) else size
+                picture = picture.resize((width, height), Image.Resampling.BILINEAR)
+            array = np.asarray(picture)
+    except FileNotFoundError:
+        raise missing("the picture", Path(path), "the set it belongs to") from None
+    # What Pillow raises for broken files, and for pictures that claim to be huge.
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise damaged(Path(path), "a picture", str(error), "the set it belongs to") from None
+    return array[None] if array.ndim == 2 else array.transpose(2, 0, 1)
+
+
+def read_images(paths: Sequence[str], size: Size = None, mode: str | None = None) -> Tensor:
+    """Many pictures, decoded by as many threads as there are cores.
+
+    Args:
+        paths: the files.
+        size: bring the pictures to (height, width), or a square of this side, bilinear. Default: as
+            in the files, which then have to agree.
+        mode: "L" (gray) or "RGB". Default: the first picture decides.
+
+    Returns:
+        (N, C, H, W) uint8.
+    """
+    if not paths:
+        raise ValueError("no pictures to read")
+    first = read_image(paths[0], size, mode)
+    if mode is None:
+        mode = "L" if len(first) == 1 else "RGB"
+    images = np.empty((len(paths), *first.shape), np.uint8)
+
+    def fill(part: range) -> None:
+        for i in part:
+            picture = read_image(paths[i], size, mode)
+            if picture.shape != first.shape:
+                raise ValueError(
+                    f"{paths[i]} is {picture.shape[1]}x{picture.shape[2]}, {paths[0]} is "
+                    f"{first.shape[1]}x{first.shape[2]}: give size=(H, W) to bring all to one size"
+                )
+            images[i] = picture
+
+    # Whole slices per task: a task per picture would cost as much as decoding a small one.
+    parts = [range(i, min(i + 64, len(paths))) for i in range(0, len(paths), 64)]
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        for _ in pool.map(fill, parts):
+            pass
+    return torch.from_numpy(images)
+
+
+@dataclass(frozen=True)
+class ImageFiles:
+    """A data set whose pictures stay in their files and are decoded batch by batch.
+
+    For sets that do not fit in memory; give `BatchLoader` a `prefetch` so that decoding runs beside
+    training.
+
+    Args:
+        paths: the files.
+        labels: (N,) int64, an index into `classes`; -1 stands for "nobody known".
+        classes: names of the classes.
+        size: (height, width) or the side of a square; needed where the files differ in size.
+        mode: "L" (gray) or "RGB".
+    """
+
+    paths: Sequence[str]
+    labels: Tensor
+    classes: Sequence[str]
+    size: Size = None
+    mode: str = "RGB"
+
+    def __post_init__(self) -> None:
+        if len(self.paths) != len(self.labels):
+            raise ValueError(f"{len(self.paths)} pictures but {len(self.labels)} labels")
+
+    def __repr__(self) -> str:
+        size = f"size {self.size}, " if self.size else ""
+        return f"ImageFiles({len(self):,} {self.mode}, {size}{self.num_classes:,} classes)"
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    @property
+    def shape(self) -> torch.Size:
+        """Shape of one sample, (C, H, W); decodes the first picture."""
+        return torch.Size(read_image(self.paths[0], self.size, self.mode).shape)
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes."""
+        return len(self.classes)
+
+    def counts(self) -> Tensor:
+        """Samples of each class; those with the label -1 do not count.
+
+        Returns:
+            (num_classes,) int64.
+        """
+        return torch.bincount(self.labels[self.labels >= 0], minlength=self.num_classes)
+
+    def subset(self, index: Tensor) -> ImageFiles:
+        """Some of the samples, with the same classes.
+
+        Args:
+            index: (B,) int64.
+
+        Returns:
+            A data set of these samples.
+        """
+        paths = [self.paths[i] for i in index.tolist()]
+        return replace(self, paths=paths, labels=self.labels[index])
+
+    def take(self, index: Tensor) -> Tensor:
+        """Samples by their index, decoded.
+
+        Args:
+            index: (B,) int64.
+
+        Returns:
+            (B, C, H, W) uint8.
+        """
+        return read_images([self.paths[i] for i in index.tolist()], self.size, self.mode)
+
+    def load(self) -> ArrayDataset:
+        """Everything in memory.
+
+        Returns:
+            The same samples, decoded.
+        """
+        return ArrayDataset(
+            read_images(self.paths, self.size, self.mode), self.labels, self.classes
+        )
+
+
+def make_dataset(
+    paths: Sequence[str],
+    labels: Sequence[int],
+    classes: Sequence[str],
+    size: Size,
+    mode: str | None,
+    lazy: bool,
+) -> Dataset:
+    """The pictures in memory, or (`lazy`) in their files."""
+    numbers = torch.tensor(labels, dtype=torch.int64)
+    if lazy:
+        if mode is None:
+            mode = "L" if len(read_image(paths[0])) == 1 else "RGB"
+        return ImageFiles(paths, numbers, classes, size, mode)
+    return ArrayDataset(read_images(paths, size, mode), numbers, classes)
+
+
+def list_pictures(folder: Path | str) -> list[str]:
+    """The picture files in `folder` and below, in alphabetical order."""
+    found: list[str] = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir():
+                found.extend(list_pictures(entry.path))
+            elif entry.name.lower().endswith(EXTENSIONS) and not entry.name.startswith("."):
+                found.append(entry.path)
+    return sorted(found)

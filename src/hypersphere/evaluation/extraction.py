@@ -1,0 +1,233 @@
+"""Features of many samples: extracted in batches, and kept on disk by what made them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, RandomSampler
+
+from .._optional import require
+from .feature_files import save_tensors
+from .fingerprints import data_hash, fingerprint, model_hash, tensor_bytes
+from .robustness.attacks import frozen
+
+Progress = Callable[[int, int], object]
+Transform = Callable[[Tensor], Tensor]
+
+
+def feature_function(model: nn.Module) -> Transform:
+    """The part of a model that gives its features.
+
+    Args:
+        model: any module.
+
+    Returns:
+        `model.features` where that is a method (a `Classifier`), else the model itself.
+    """
+    function = getattr(model, "features", None)
+    # In many networks `features` is a stack of convolutions and not the embedding.
+    if function is not None and not isinstance(function, nn.Module):
+        return function  # type: ignore[no-any-return]
+    return model
+
+
+@torch.no_grad()
+def extract(
+    model: nn.Module,
+    images: Any,
+    *,
+    flips: bool = False,
+    transform: Transform | None = None,
+    batch_size: int = 128,
+    device: str | torch.device | None = None,
+    logits: bool = False,
+    cache: str | Path | None = None,
+    progress: Progress | None = None,
+) -> Tensor:
+    """Features of all samples, in order.
+
+    Args:
+        model: with `features(x)` (a `Classifier`), or any module whose output is the feature.
+        images: n samples: a tensor or array (n, ...), a list of them, a data set (with
+            `take(index)`, or with items x or (x, label)), or a DataLoader that does not shuffle.
+        flips: also extract the horizontally flipped pictures.
+        transform: from stored pictures to the model's input (`data.Normalize`). Default: uint8
+            pictures are scaled to [0, 1].
+        batch_size: samples per forward pass; a DataLoader has its own.
+        device: where to compute. Default: where the model's parameters are.
+        logits: the model's scores instead of its features.
+        cache: folder that keeps results by the hash of the model, of the samples and of the
+            transform. What has no fingerprint is computed anew: a transform that is a lambda, a
+            Python function, a partial or a module, and samples of a DataLoader or of a data set
+            without `take`.
+        progress: called with (samples done, samples in all).
+
+    Returns:
+        Features (n, d) in float32 on the CPU, or (n, 2, d) with those of the mirror images.
+
+    >>> extract(nn.Flatten(), torch.rand(5, 1, 2, 2), flips=True).shape
+    torch.Size([5, 2, 4])
+    """
+    samples = _samples(images)
+    count = len(samples)
+    if count == 0:
+        raise ValueError("images: expected at least one sample; got none")
+    path = None
+    if cache is not None and (key := _key(model, samples, flips, logits, transform)) is not None:
+        path = Path(cache) / f"{key}.safetensors"
+        if path.is_file():
+            stored: Tensor = require("safetensors.torch", extra="train").load_file(path)["features"]
+            if progress is not None:
+                progress(count, count)
+            return stored
+    device = device or next((p.device for p in model.parameters()), torch.device("cpu"))
+    function = model if logits else feature_function(model)
+    found: Tensor | None = None
+    done = 0
+    with frozen(model):
+        for batch in samples.batches(batch_size):
+            x = _prepare(batch, transform).to(device)
+            out = _flat(function(x))
+            if flips:
+                out = torch.stack([out, _flat(function(x.flip(-1)))], 1)
+            if found is None:
+                found = torch.empty(count, *out.shape[1:], dtype=torch.float32)
+            found[done : done + len(out)] = out.float().cpu()
+            done += len(out)
+            if progress is not None:
+                progress(done, count)
+    if found is None or done != count:
+        raise ValueError(f"images: expected {count} samples, as their length says; got {done}")
+    if path is not None:
+        save_tensors(path, {"features": found})
+    return found
+
+
+def batches(
+    images: Any, labels: Tensor, transform: Any = None, batch_size: int = 128
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Batches in the model's input space, for `robustness`.
+
+    Args:
+        images: n samples, as `extract` takes them.
+        labels: (n,).
+        transform: from stored pictures to the model's input.
+        batch_size: samples per batch.
+
+    Returns:
+        Pairs (x, y).
+    """
+    done = 0
+    for batch in _samples(images).batches(batch_size):
+        yield _prepare(batch, transform), labels[done : done + len(batch)]
+        done += len(batch)
+
+
+class _Rows:
+    """Samples that `take(rows)` gives by their numbers."""
+
+    def __init__(self, count: int, take: Callable[[Tensor], Tensor], source: Any = None) -> None:
+        self.count, self.take, self.source = count, take, source
+
+    def __len__(self) -> int:
+        return self.count
+
+    def batches(self, size: int) -> Iterator[Tensor]:
+        for rows in torch.arange(self.count).split(size):
+            yield self.take(rows)
+
+    def hash(self) -> str | None:
+        """16 hex digits of the samples; None where they may come out differently each time."""
+        if self.source is None:
+            return None
+        if isinstance(self.source, Tensor):
+            return data_hash(self.source)
+        digest = hashlib.sha256()
+        for batch in self.batches(256):
+            digest.update(f"{batch.dtype}:{tuple(batch.shape)}".encode())
+            digest.update(tensor_bytes(batch))
+        return digest.hexdigest()[:16]
+
+
+class _Loader:
+    """Samples of a DataLoader, in its own batches."""
+
+    def __init__(self, loader: DataLoader[Any]) -> None:
+        if isinstance(loader.sampler, RandomSampler):
+            raise ValueError(
+                "images: this DataLoader shuffles, so that features would not match labels; "
+                "make it with shuffle=False"
+            )
+        self.loader = loader
+
+    def __len__(self) -> int:
+        return len(self.loader.dataset)  # type: ignore[arg-type]
+
+    def batches(self, size: int) -> Iterator[Tensor]:
+        for item in self.loader:
+            yield torch.as_tensor(_sample(item))
+
+    def hash(self) -> None:
+        return None
+
+
+def _samples(images: Any) -> _Rows | _Loader:
+    if isinstance(images, DataLoader):
+        return _Loader(images)
+    if isinstance(images, (np.ndarray, list, tuple)):
+        images = _stacked(images)
+    if isinstance(images, Tensor):
+        stored = images
+        return _Rows(len(stored), lambda rows: stored[rows], stored)
+    if hasattr(images, "take") and hasattr(images, "__len__"):
+        # A data set of this package: in memory it is known by its tensor, else by what it reads.
+        inside = getattr(images, "images", None)
+        return _Rows(len(images), images.take, inside if isinstance(inside, Tensor) else images)
+    if hasattr(images, "__getitem__") and hasattr(images, "__len__"):
+        return _Rows(
+            len(images), lambda rows: _stacked([_sample(images[i]) for i in rows.tolist()])
+        )
+    raise TypeError(
+        "images: expected a tensor, an array, a list, a data set or a DataLoader; "
+        f"got {type(images).__name__}"
+    )
+
+
+def _sample(item: Any) -> Any:
+    """The sample of an item x or (x, label, ...)."""
+    return item[0] if isinstance(item, (list, tuple)) else item
+
+
+def _stacked(items: np.ndarray | Sequence[Any]) -> Tensor:
+    if isinstance(items, np.ndarray):
+        return torch.from_numpy(np.ascontiguousarray(items))
+    if len(items) and isinstance(items[0], (Tensor, np.ndarray)):
+        return torch.stack([torch.as_tensor(item) for item in items])
+    return torch.tensor(items)
+
+
+def _flat(out: Tensor) -> Tensor:
+    return out.flatten(1) if out.ndim > 2 else out
+
+
+def _prepare(x: Tensor, transform: Transform | None) -> Tensor:
+    if transform is not None:
+        return transform(x)
+    return x.float() / 255 if x.dtype == torch.uint8 else x
+
+
+def _key(
+    model: nn.Module, samples: _Rows | _Loader, flips: bool, logits: bool, transform: Any
+) -> str | None:
+    """The name under which a result is kept; None if something cannot be told apart."""
+    settings, content = fingerprint(transform), samples.hash()
+    if settings is None or content is None:
+        return None
+    how = hashlib.sha256(f"{flips}:{logits}:{settings}".encode()).hexdigest()[:8]
+    return f"{model_hash(model)}-{content}-{how}"

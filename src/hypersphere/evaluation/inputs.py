@@ -1,0 +1,112 @@
+"""What every evaluation takes: features and labels, checked at the door."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def check_features(name: str, features: Any, dim: int | None = None) -> Tensor:
+    """Refuse features that cannot be evaluated.
+
+    Args:
+        name: what a message calls them.
+        features: (n, d) tensor, array or nested list of floating point values.
+        dim: the dimension d they must have. Default: any.
+
+    Returns:
+        The features (n, d) as float32 or float64, finite, not empty, and cut off from any autograd
+        graph: a result must not keep the network's activations alive.
+
+    Raises:
+        ValueError: if the shape or type is wrong, or a value is NaN or infinite.
+
+    >>> check_features("probes", torch.tensor([[1.0, float("nan")]]))
+    Traceback (most recent call last):
+    ValueError: probes: row 0 has NaN or infinite values (1 row in all); look at ...
+    """
+    features = torch.as_tensor(features).detach()
+    if features.ndim != 2 or features.shape[0] == 0 or features.shape[1] == 0:
+        raise ValueError(
+            f"{name}: expected features (n, d) with n, d >= 1; got {tuple(features.shape)}"
+        )
+    if not features.is_floating_point():
+        raise ValueError(f"{name}: expected floating point features; got {features.dtype}")
+    if dim is not None and features.shape[1] != dim:
+        raise ValueError(f"{name}: expected dimension {dim}; got {features.shape[1]}")
+    check_finite(name, features)
+    return features if features.dtype in (torch.float32, torch.float64) else features.float()
+
+
+def check_finite(name: str, features: Tensor) -> None:
+    """Refuse rows (n, d) with NaN or infinite values, and say which they are.
+
+    Args:
+        name: what a message calls them.
+        features: (n, d).
+    """
+    # A sum is NaN or infinite when a term is: one pass without an (n, d) mask.
+    bad = (~features.sum(1).isfinite()).nonzero().flatten()
+    bad = bad[~features[bad].isfinite().all(1)]
+    if len(bad):
+        some = ", ".join(map(str, bad[:5].tolist()))
+        count = f"{len(bad)} row{'s' if len(bad) > 1 else ''} in all"
+        raise ValueError(
+            f"{name}: row {some} has NaN or infinite values ({count}); "
+            "look at the model or the pictures behind these rows"
+        )
+
+
+def to_common_type(*features: Tensor) -> list[Tensor]:
+    """Features in the widest of their types, so that they can be multiplied.
+
+    Args:
+        features: tensors of float32 or float64.
+
+    Returns:
+        The same tensors in one type.
+    """
+    wide = torch.float64 if any(f.dtype == torch.float64 for f in features) else torch.float32
+    return [f.to(wide) for f in features]
+
+
+def check_row_labels(name: str, labels: Any, count: int) -> Tensor:
+    """Refuse labels that are not one whole number per row.
+
+    Args:
+        name: what a message calls them.
+        labels: (count,) tensor, array or list.
+        count: the number of rows.
+
+    Returns:
+        The labels (count,) as int64.
+    """
+    labels = torch.as_tensor(labels)
+    if labels.ndim != 1 or len(labels) != count:
+        raise ValueError(
+            f"{name}: expected one label for each of the {count} rows; "
+            f"got shape {tuple(labels.shape)}"
+        )
+    if labels.is_floating_point() or labels.is_complex():
+        raise ValueError(f"{name}: expected whole numbers; got {labels.dtype}")
+    return labels.long()
+
+
+def check_two_classes(name: str, labels: Tensor) -> Tensor:
+    """Refuse labels (n,) that are all the same.
+
+    Args:
+        name: what a message calls them.
+        labels: (n,).
+
+    Returns:
+        The labels.
+    """
+    if len(labels) and bool((labels == labels[0]).all()):
+        raise ValueError(
+            f"{name}: all {len(labels)} labels are {int(labels[0])}; "
+            "at least two classes are needed"
+        )
+    return labels

@@ -1,0 +1,88 @@
+"""The Cayley transform: R V = (I + W)(I - W)^{-1} V = 2 (I - W)^{-1} V - V for a skew W.
+
+The gradient, with Y = (I - W)^{-1} V and Z = 2 (I - W)^{-T} G, is dL/dW = Z Y^T.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from ..autograd import Function
+from .rotations import skew, stretched, upper_skew_outer
+
+# Note [Large W]
+# The condition of I - W is up to 1 + |W|_2: a skew matrix of odd size has an eigenvalue 0, beside
+# which the 1 is lost. Where lengths show it, float64 does it again, and beyond its digits with a W
+# scaled back to this: there R has reached its limit for W -> infinity to 1e-8.
+_LARGEST = 1e8
+
+
+class Cayley(Function):
+    """2 (I - W)^{-1} V - V: one LU for both passes."""
+
+    @staticmethod
+    def forward(ctx: Any, U: Tensor, V: Tensor) -> Tensor:
+        ctx.shrink = None
+        factors, pivots, ctx.exchanged, Y = _solve(skew(U), V)
+        result = 2.0 * Y - V
+        # Note [Large W]: only a large one makes the LU exchange rows.
+        if ctx.exchanged and not torch.compiler.is_compiling() and stretched(result, V):
+            W, columns = skew(U.double()), V.double()
+            factors, pivots, ctx.exchanged, Y = _solve(W.clone(), columns)
+            if stretched(2.0 * Y - columns, columns):
+                largest = W.abs().amax((-2, -1), keepdim=True)
+                ctx.shrink = (_LARGEST / largest).clamp_max(1.0)
+                factors, pivots, ctx.exchanged, Y = _solve(W * ctx.shrink, columns)
+            result = (2.0 * Y - columns).to(V.dtype)
+        ctx.save_for_backward(factors, pivots, Y)
+        return result
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        factors, pivots, Y = ctx.saved_tensors
+        dtype, G = grads[0].dtype, grads[0].to(Y.dtype)
+        Z = _lu_solve(factors, pivots, ctx.exchanged, G, adjoint=True).mul_(2.0)
+        grad_U = upper_skew_outer(Z.mT, Y.mT) if ctx.needs_input_grad[0] else None
+        if grad_U is not None and ctx.shrink is not None:
+            grad_U *= ctx.shrink
+        grad_V = (Z - G).to(dtype) if ctx.needs_input_grad[1] else None
+        return None if grad_U is None else grad_U.to(dtype), grad_V
+
+
+def _solve(W: Tensor, V: Tensor) -> tuple[Tensor, Tensor, bool, Tensor]:
+    """LU of I - W, in place of W, its pivots, whether rows were exchanged, and (I - W)^{-1} V."""
+    W.diagonal(dim1=-2, dim2=-1).add_(1.0)  # I + W, whose transpose is I - W
+    factors, pivots, exchanged = _lu(W.mT)
+    return factors, pivots, exchanged, _lu_solve(factors, pivots, exchanged, V)
+
+
+def _lu(A: Tensor) -> tuple[Tensor, Tensor, bool]:
+    """LU in place, and whether it has exchanged rows; I - W needs that only for a large W."""
+    if torch.compiler.is_compiling():
+        factors, pivots, _ = torch.linalg.lu_factor_ex(A)
+        return factors, pivots, True
+    pivots = torch.empty(A.shape[:-1], dtype=torch.int32, device=A.device)
+    info = torch.empty(A.shape[:-2], dtype=torch.int32, device=A.device)
+    torch.linalg.lu_factor_ex(A, out=(A, pivots, info))
+    order = torch.arange(1, A.shape[-1] + 1, dtype=torch.int32, device=A.device)
+    return A, pivots, not torch.equal(pivots, order.expand_as(pivots))
+
+
+def _lu_solve(
+    factors: Tensor, pivots: Tensor, exchanged: bool, B: Tensor, adjoint: bool = False
+) -> Tensor:
+    if exchanged:
+        solution: Tensor = torch.linalg.lu_solve(factors, pivots, B, adjoint=adjoint)
+        return solution
+    solve: Callable[..., Tensor] = torch.linalg.solve_triangular  # faster without exchanges
+    if adjoint:
+        half = solve(factors.mT, B, upper=False)
+        return solve(factors.mT, half, upper=True, unitriangular=True)
+    half = solve(factors, B, upper=False, unitriangular=True)
+    return solve(factors, half, upper=True)

@@ -1,0 +1,181 @@
+"""The range of a number, written beside its type and checked where the number enters.
+
+>>> from typing import Annotated
+>>> Rate = Annotated[float, Range(ge=0)]
+>>> check("optimizer.lr", -1.0, Rate)
+Traceback (most recent call last):
+ValueError: optimizer.lr must be a number >= 0; got -1.0
+
+Sections of a config and the constructors of registered parts write their ranges this way; reading a
+config, building one in Python and ``--help`` take them from there. This module imports nothing of
+the package but the register's error for unknown names.
+"""
+
+from __future__ import annotations
+
+import math
+import types
+import typing
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, Union
+
+from .registry import unknown_name
+
+__all__ = ["NonEmpty", "Range", "check", "range_of", "without_range"]
+
+# Beyond this a whole number overflows the 64 bits that torch has for it.
+_LARGEST = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class Range:
+    """An interval of numbers. Infinity and nan are in none; a list is checked item by item.
+
+    Args:
+        gt: the numbers are greater than this.
+        ge: the numbers are at least this.
+        lt: the numbers are less than this.
+        le: the numbers are at most this.
+    """
+
+    gt: float | None = None
+    ge: float | None = None
+    lt: float | None = None
+    le: float | None = None
+
+    def __contains__(self, value: float) -> bool:
+        finite = math.isfinite(value) if isinstance(value, float) else abs(value) <= _LARGEST
+        return (
+            finite
+            and (self.gt is None or value > self.gt)
+            and (self.ge is None or value >= self.ge)
+            and (self.lt is None or value < self.lt)
+            and (self.le is None or value <= self.le)
+        )
+
+    def __str__(self) -> str:
+        low = self.gt if self.gt is not None else self.ge
+        high = self.lt if self.lt is not None else self.le
+        if low is not None and high is not None:
+            opening, closing = "(["[self.gt is None], ")]"[self.lt is None]
+            return f"in {opening}{_shown(low)}, {_shown(high)}{closing}"
+        if low is not None:
+            return f"{'>' if self.gt is not None else '>='} {_shown(low)}"
+        if high is not None:
+            return f"{'<' if self.lt is not None else '<='} {_shown(high)}"
+        return "that is finite"
+
+
+@dataclass(frozen=True)
+class NonEmpty:
+    """Marks text that may not be empty: ``folder: Annotated[str, NonEmpty()]``."""
+
+    def __str__(self) -> str:
+        return "not empty"
+
+
+def range_of(hint: Any) -> Range | NonEmpty | None:
+    """The range beside a type.
+
+    Args:
+        hint: a type, with or without ``Annotated``.
+
+    Returns:
+        Its `Range` or `NonEmpty`; None if it has neither.
+    """
+    for note in getattr(hint, "__metadata__", ()):
+        if isinstance(note, (Range, NonEmpty)):
+            return note
+    if typing.get_origin(hint) in (Union, types.UnionType):  # Annotated[float, ...] | None
+        found = (range_of(member) for member in typing.get_args(hint))
+        return next((note for note in found if note is not None), None)
+    return None
+
+
+def without_range(hint: Any) -> Any:
+    """The type alone.
+
+    Args:
+        hint: a type, with or without ``Annotated``.
+
+    >>> without_range(Annotated[int, Range(ge=1)] | None)
+    int | None
+    """
+    if typing.get_origin(hint) is Annotated:
+        return without_range(typing.get_args(hint)[0])
+    if typing.get_origin(hint) in (Union, types.UnionType):
+        members = tuple(without_range(member) for member in typing.get_args(hint))
+        result = members[0]
+        for member in members[1:]:
+            result = result | member
+        return result
+    return hint
+
+
+def check(name: str, value: Any, hint: Any, rule: Range | NonEmpty | None = None) -> None:
+    """Refuse a value that its type or its range does not allow.
+
+    Args:
+        name: what a message calls the value, such as "train.clip".
+        value: the value.
+        hint: its type, with the range beside it.
+        rule: the range, where the type does not carry it.
+
+    Raises:
+        ValueError: with the expected type, range or choices, and the value.
+    """
+    rule = rule or range_of(hint)
+    kinds = _members(without_range(hint))
+    numeric = [kind for kind in kinds if kind in (int, float)]
+    if isinstance(value, (list, tuple)):
+        for item in value:
+            if isinstance(item, (int, float)):
+                check(name, item, _item_type(kinds), rule)
+        return
+    if isinstance(value, str):
+        choices = [c for k in kinds if typing.get_origin(k) is Literal for c in typing.get_args(k)]
+        if choices and str not in kinds and value not in choices:
+            raise unknown_name(name, value, map(str, choices))
+        if isinstance(rule, NonEmpty) and not value.strip():
+            raise ValueError(f"{name} must not be empty; got {value!r}")
+        if choices or str in kinds or not numeric:
+            return
+    elif (
+        not numeric
+        or isinstance(value, dict)
+        or ((value is None or isinstance(value, bool)) and type(value) in kinds)
+    ):
+        return
+    allowed = rule if isinstance(rule, Range) else Range()
+    whole = float not in kinds
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if number and (isinstance(value, int) or not whole) and value in allowed:
+        return
+    expected = "a whole number" if whole else "a number"
+    bounds = f" {allowed}" if number or allowed != Range() else ""
+    empty = " or null" if type(None) in kinds else ""
+    raise ValueError(f"{name} must be {expected}{bounds}{empty}; got {value!r}")
+
+
+def _shown(bound: float) -> str:
+    return str(bound) if isinstance(bound, int) else f"{bound:g}"
+
+
+def _members(hint: Any) -> tuple[Any, ...]:
+    """The types of a union; the type itself otherwise."""
+    if typing.get_origin(hint) in (Union, types.UnionType):
+        return tuple(typing.get_args(hint))
+    return (hint,)
+
+
+def _is_constant(value: Any, kinds: tuple[Any, ...]) -> bool:
+    """Whether the value is null or a truth value, and the type has it."""
+    return (value is None or isinstance(value, bool)) and type(value) in kinds
+
+
+def _item_type(kinds: tuple[Any, ...]) -> Any:
+    """The type of the numbers in a list or tuple."""
+    for kind in kinds:
+        if typing.get_origin(kind) in (list, tuple):
+            return typing.get_args(kind)[0]
+    return float

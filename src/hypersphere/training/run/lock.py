@@ -1,0 +1,125 @@
+"""One process at a time trains in a run folder.
+
+The lock is the operating system's (`flock` on the file .lock), so that a killed process leaves none
+behind; the file says who holds it.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+from hypersphere.training.run.checkpoint import RunError, explain_os_error
+
+try:
+    import fcntl
+except ImportError:  # no such locks on this system
+    fcntl = None  # type: ignore[assignment]
+
+__all__ = ["FolderLock", "is_alive"]
+
+NAME = ".lock"
+
+
+class FolderLock:
+    """The right to train in a folder.
+
+    Args:
+        folder: the run folder; it exists.
+    """
+
+    def __init__(self, folder: Path | str) -> None:
+        self.path = Path(folder) / NAME
+        self._descriptor: int | None = None
+
+    def acquire(self) -> None:
+        """Take the lock.
+
+        Raises:
+            RunError: if another process holds it; the message says who, and since when.
+        """
+        while fcntl is not None and self._descriptor is None:
+            try:
+                descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
+            except OSError as error:
+                raise explain_os_error(error, self.path) from error
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                os.close(descriptor)
+                if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                    return  # a file system without locks
+                self._refuse_or_break()
+                continue
+            if not _is_at(descriptor, self.path):  # its holder took it away in between
+                os.close(descriptor)
+                continue
+            holder = {"host": socket.gethostname(), "pid": os.getpid()}
+            text = json.dumps({**holder, "since": time.strftime("%Y-%m-%d %H:%M:%S")})
+            os.truncate(descriptor, 0)
+            os.write(descriptor, text.encode())
+            self._descriptor = descriptor
+
+    def release(self) -> None:
+        """Give the lock back; nothing happens if it is not held."""
+        if self._descriptor is not None:
+            # First the file, then the lock: who opens the file in between sees that it is gone.
+            if _is_at(self._descriptor, self.path):
+                self.path.unlink(missing_ok=True)
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def holder(self) -> dict[str, Any]:
+        """Host, pid and time of who holds the lock; empty if nobody says so."""
+        try:
+            found = json.loads(self.path.read_text("utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def _refuse_or_break(self) -> None:
+        """Somebody has the lock; a process that is gone has it only through a child it left."""
+        who = self.holder()
+        if who.get("host") == socket.gethostname() and not is_alive(int(who.get("pid", 0))):
+            self.path.unlink(missing_ok=True)
+            return
+        said = "another process"
+        if who:
+            said = f"process {who.get('pid')} on {who.get('host')} (since {who.get('since')})"
+        raise RunError(
+            f"{self.path.parent} is in use: {said} is training in it; wait for it, stop it, or "
+            f"choose another folder (--run.folder)"
+        )
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process of this machine runs; one that has ended and was not waited for does not.
+
+    >>> is_alive(os.getpid())
+    True
+    """
+    if pid <= 0:
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return True
+    return state != "Z"
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,200 @@
+"""What evaluation takes: arrays and lists, features with a graph behind them, mixed precision."""
+
+import functools
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from hypersphere.data import Normalize
+from hypersphere.evaluation import (
+    Gallery,
+    angular_fisher_score,
+    angular_visual_hardness,
+    extract,
+    fewshot,
+    identification,
+    open_set_identification,
+    retrieval,
+    verification,
+)
+
+IDS = torch.tensor([0, 1, 2, 7, 8])
+
+
+def people(dtype=torch.float32):
+    generator = torch.Generator().manual_seed(0)
+    gallery = torch.randn(3, 6, generator=generator, dtype=dtype)
+    others = torch.randn(2, 6, generator=generator, dtype=dtype)
+    return torch.cat([gallery + 0.1, others]), gallery
+
+
+class Flat(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        return x.flatten(1)
+
+
+@pytest.mark.parametrize(
+    "transforms",
+    [
+        (lambda x: x + 1, lambda x: x + 2),
+        (functools.partial(torch.add, other=1), functools.partial(torch.add, other=2)),
+        (nn.Sequential(nn.Hardtanh(-1, 1)), nn.Sequential(nn.Hardtanh(-2, 2))),
+    ],
+    ids=["lambdas", "partials", "modules"],
+)
+def test_a_transform_without_a_fingerprint_is_not_cached(tmp_path, transforms):
+    model, images = Flat(), 3 * torch.ones(2, 4)
+    one, two = (extract(model, images, transform=t, cache=tmp_path) for t in transforms)
+    assert not torch.equal(one, two)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_transform_with_values_is_cached_by_them(tmp_path):
+    model, images = Flat(), torch.randint(256, (4, 1, 2, 2), dtype=torch.uint8)
+    for mean in (0.25, 0.5):
+        rule = Normalize(torch.tensor([mean]), torch.tensor([1.0]))
+        first = extract(model, images, transform=rule, cache=tmp_path)
+        calls = model.calls
+        assert torch.equal(extract(model, images, transform=rule, cache=tmp_path), first)
+        assert model.calls == calls
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_extract_takes_arrays_lists_datasets_and_loaders():
+    images = torch.rand(5, 1, 2, 3)
+    expected = images.flatten(1)
+    dataset = TensorDataset(images, torch.arange(5))
+    for given in (
+        images.numpy(),
+        list(images),
+        [image.numpy() for image in images],
+        images.tolist(),
+        dataset,
+        DataLoader(dataset, batch_size=2),
+        DataLoader(images, batch_size=2),
+    ):
+        assert torch.equal(extract(Flat(), given, batch_size=2), expected)
+    with pytest.raises(ValueError, match="shuffle"):
+        extract(Flat(), DataLoader(dataset, shuffle=True))
+    with pytest.raises(TypeError, match="expected a tensor"):
+        extract(Flat(), object())
+
+
+def test_features_with_a_graph_behind_them_are_detached():
+    probes, gallery = (x.requires_grad_() for x in people())
+    known = Gallery(threshold=-1.0)
+    known.enroll_many(["a", "b", "c"], gallery * 1.0)
+    assert not known.features.requires_grad and known.features.grad_fn is None
+    assert known.identify(probes[0] * 1.0)[0].name == "a"
+    assert known.verify("a", probes[0] * 1.0)[0]
+    assert open_set_identification(probes, gallery, IDS, IDS[:3], fars=(0.5,)).known == 3
+    assert identification(probes[:3], gallery, IDS[:3], IDS[:3], ranks=(1,)).accuracy == [[1.0]]
+    both = torch.cat([probes[:3], gallery])
+    assert retrieval(both, IDS[:3].repeat(2), ks=(1,)).recall[1] == 1.0
+    few = fewshot(both, IDS[:3].repeat(2), "baseline", way=2, shot=1, queries=1, episodes=2)
+    assert 0 <= few.accuracy <= 1
+    same = torch.tensor([True, False, True, False])
+    verification(both[:4], both[[3, 5, 5, 0]], same, protocol="plain", folds=2)
+    assert angular_fisher_score(both, IDS[:3].repeat(2)) >= 0
+
+
+def test_probes_and_gallery_of_two_precisions():
+    probes, gallery = people()
+    wide = gallery.double()
+    closed = (probes[:3], wide, IDS[:3], IDS[:3])
+    assert identification(*closed, ranks=(1,)).accuracy == [[1.0]]
+    assert open_set_identification(probes, wide, IDS, IDS[:3], fars=(0.5,)).known == 3
+    found = retrieval(probes[:3], IDS[:3], (1,), gallery=wide, gallery_labels=IDS[:3])
+    assert found.recall[1] == 1.0
+    same = torch.tensor([True, False, True, False])
+    order = torch.tensor([0, 1, 1, 2])
+    scores = verification(wide[order], gallery[order.flip(0)], same, "plain", folds=2)
+    assert 0 <= scores.accuracy <= 1
+
+
+@pytest.mark.parametrize("kind", [list, np.asarray, torch.as_tensor])
+def test_folds_may_be_a_list_or_an_array(kind):
+    x = torch.randn(8, 4)
+    same = torch.arange(8) % 2 == 0
+    y = torch.where(same[:, None], x, -x)
+    result = verification(x, y, same, "plain", folds=kind([0, 0, 1, 1, 0, 0, 1, 1]))
+    assert result.accuracy == 1.0 and len(result.fold_accuracies) == 2
+
+
+def test_accuracy_is_a_mean_in_double_precision():
+    generator = torch.Generator().manual_seed(1)
+    same = torch.arange(1000) % 2 == 0
+    a = torch.randn(1000, 8, generator=generator)
+    b = torch.where(same[:, None], a, torch.randn(1000, 8, generator=generator))
+    b = b + 0.6 * torch.randn(1000, 8, generator=generator)
+    result = verification(a, b, same, "plain")
+    assert result.accuracy == sum(result.fold_accuracies) / 10
+    mean = sum(result.fold_accuracies) / 10
+    spread = sum((f - mean) ** 2 for f in result.fold_accuracies) / 9
+    assert result.std_error == pytest.approx(math.sqrt(spread / 10), rel=1e-12)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_separability_refuses_features_that_are_not_finite(bad):
+    features = torch.eye(4)
+    features[2, 1] = bad
+    labels = torch.tensor([0, 0, 1, 1])
+    with pytest.raises(ValueError, match="row 2 has NaN or infinite"):
+        angular_fisher_score(features, labels)
+    with pytest.raises(ValueError, match="row 2 has NaN or infinite"):
+        angular_visual_hardness(features, labels, torch.eye(4))
+
+
+@pytest.mark.parametrize("unknown", [10, 1000])
+def test_open_set_thresholds_keep_their_rate(unknown):
+    """A score is accepted when it is at least the threshold, here and everywhere."""
+    generator = torch.Generator().manual_seed(0)
+    gallery = torch.randn(20, 5, generator=generator)
+    probes = torch.cat([gallery, torch.randn(unknown, 5, generator=generator)])
+    probes[-1] = probes[-2]  # a tie among the unknown
+    ids = torch.arange(len(probes))
+    fars = (0.5, 0.1, 0.01)
+    result = open_set_identification(probes, gallery, ids, ids[:20], fars=fars)
+    unit = nn.functional.normalize(probes[20:]) @ nn.functional.normalize(gallery).T
+    best = unit.amax(1)
+    mates = (nn.functional.normalize(probes[:20]) * nn.functional.normalize(gallery)).sum(1)
+    for point in result.dir_at_far:
+        if math.isnan(point.dir):
+            continue
+        assert int((best >= point.threshold + 1e-7).sum()) <= point.far * unknown
+        assert point.dir == pytest.approx(float((mates >= point.threshold).double().mean()))
+    printed = [float(line.split("threshold ")[1].rstrip(")")) for line in str(result).splitlines()
+               if "threshold" in line]  # fmt: skip
+    kept = [point.threshold for point in result.dir_at_far if not math.isnan(point.dir)]
+    # What is printed is no looser than what was measured.
+    assert all(shown >= value for shown, value in zip(printed, kept, strict=True))
+
+
+def test_an_open_set_threshold_rejects_the_score_it_was_set_by():
+    gallery = torch.eye(3)[:2]
+    probes = torch.tensor([[1.0, 0, 0], [0, 1.0, 0], [0.6, 0, 0.8], [0.8, 0, 0.6]])
+    ids = torch.tensor([0, 1, 7, 8])
+    point = open_set_identification(probes, gallery, ids, ids[:2], fars=(0.5,)).dir_at_far[0]
+    scores = torch.tensor([0.6, 0.8])
+    assert int((scores >= point.threshold).sum()) == 1
+
+
+def test_a_gallery_refuses_thresholds_that_decide_nothing():
+    for bad in (math.nan, math.inf, "high"):
+        with pytest.raises((ValueError, TypeError), match="threshold"):
+            Gallery(threshold=bad)
+    gallery = Gallery()
+    gallery.enroll("ada", torch.ones(3))
+    with pytest.raises(ValueError, match="threshold"):
+        gallery.verify("ada", torch.ones(3), threshold=math.nan)
+    with pytest.raises(ValueError, match="threshold"):
+        gallery.identify(torch.ones(3), threshold=math.nan)
