@@ -9,7 +9,7 @@ from hypersphere import functional as HF
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 10, 101, 1000])
-@pytest.mark.parametrize("extra", [0, 5])
+@pytest.mark.parametrize("extra", [0, 1, 5])
 def test_simplex_has_equal_cosines_to_rounding(count, extra):
     x = HF.simplex_prototypes(count, count - 1 + extra)
     assert x.shape == (count, count - 1 + extra) and x.dtype == torch.float64
@@ -17,6 +17,13 @@ def test_simplex_has_equal_cosines_to_rounding(count, extra):
     expected = torch.full_like(cos, -1 / (count - 1)).fill_diagonal_(1)
     torch.testing.assert_close(cos, expected, rtol=0, atol=1e-12)
     assert float(x.sum(0).abs().max()) < 1e-12
+
+
+@pytest.mark.parametrize("count, dim", [(3, 3), (10, 32), (10, 100)])
+def test_features_after_a_relu_come_near(count, dim):
+    x = HF.simplex_prototypes(count, dim)
+    nearest = HF.cosine(x.relu(), x)
+    torch.testing.assert_close(nearest, torch.full_like(nearest, math.sqrt(1 - 1 / count)))
 
 
 def test_default_dimension_and_a_single_class():

@@ -89,7 +89,8 @@ def test_it_does_not_share_memory_with_what_it_was_given():
     assert torch.equal(head.weight, torch.eye(4))
 
 
-def test_a_network_learns_fixed_directions_as_well_as_free_ones():
+@pytest.mark.parametrize("last", [nn.Identity, nn.ReLU])
+def test_a_network_learns_fixed_directions_as_well_as_free_ones(last):
     digits = pytest.importorskip("sklearn.datasets").load_digits()
     x = torch.tensor(digits.data / 16.0, dtype=torch.float32)
     y = torch.tensor(digits.target)
@@ -99,7 +100,8 @@ def test_a_network_learns_fixed_directions_as_well_as_free_ones():
         lambda: AMSoftmaxHead(32, 10, m=0.2),
     ):
         torch.manual_seed(0)
-        net, head = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 32)), make()
+        layers = [nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 32), last()]
+        net, head = nn.Sequential(*layers), make()
         parameters = [*net.parameters(), *head.parameters()]
         optimizer = torch.optim.SGD(parameters, lr=0.01, momentum=0.9)
         for step in range(150):
@@ -110,7 +112,7 @@ def test_a_network_learns_fixed_directions_as_well_as_free_ones():
         with torch.no_grad():
             right = head(net(x[1500:])).argmax(1) == y[1500:]
         accuracies.append(float(right.float().mean()))
-    assert accuracies[0] > 0.85 and accuracies[0] > accuracies[1] - 0.05
+    assert accuracies[0] > 0.8 and accuracies[0] > accuracies[1] - 0.05
 
 
 @pytest.mark.parametrize(

@@ -24,12 +24,15 @@ def simplex_prototypes(C: int, dim: int | None = None) -> Tensor:
     """C unit vectors with pairwise cosine -1 / (C - 1), the corners of a regular simplex.
 
     No C directions have a smaller largest cosine, in any dimension; classes and class means of a
-    collapsed network form this figure. Closed form: the rows of Helmert's orthonormal basis of the
-    vectors of zero sum, made unit.
+    collapsed network form this figure. In closed form: for dim >= C each class has dim // C
+    coordinates of its own, in which it is positive and all others are negative, so that features
+    after a ReLU come near it (cosine sqrt(1 - 1/C)). For dim = C - 1 they are the rows of Helmert's
+    orthonormal basis of the vectors of zero sum, and need features of both signs.
 
     Args:
         C: number of classes, >= 1.
-        dim: dimension, >= C - 1; coordinates beyond C - 1 are zero. Default: C - 1, at least 1.
+        dim: dimension, >= C - 1; coordinates beyond the last multiple of C are zero. Default:
+            C - 1, at least 1.
 
     Returns:
         (C, dim), float64.
@@ -50,12 +53,17 @@ def simplex_prototypes(C: int, dim: int | None = None) -> Tensor:
     if C == 1:
         found[0, 0] = 1
         return found
+    if dim >= C:
+        copies = dim // C
+        centered = torch.eye(C, dtype=torch.float64) - 1 / C  # rows of length sqrt((C - 1) / C)
+        scale = math.sqrt(C / ((C - 1) * copies))
+        found[:, : C * copies] = centered.repeat_interleave(copies, 1) * scale
+        return found
     # Column k - 1 is (1, ..., 1, -k, 0, ..., 0) / sqrt(k (k + 1)), with k ones.
     k = torch.arange(1, C, dtype=torch.float64)
     ones = torch.ones(C, C - 1, dtype=torch.float64).triu() / (k * (k + 1)).sqrt()
     ones[torch.arange(1, C), torch.arange(C - 1)] = -(k / (k + 1)).sqrt()
-    found[:, : C - 1] = ones * math.sqrt(C / (C - 1))
-    return found
+    return ones * math.sqrt(C / (C - 1))
 
 
 def prototypes(C: int, dim: int, seed: int = 0) -> Tensor:

@@ -24,6 +24,9 @@ class PrototypeHead(MarginHead):
     geometry that a trained classifier would collapse to. Features are (B, d), labels (B,), scores
     (B, C).
 
+    Features after a ReLU reach only prototypes that have large positive coordinates: leave the ReLU
+    out before this head, or use `simplex_prototypes(C, d)` with d >= C, which are made so.
+
     Args:
         prototypes: (C, d) class directions of any length, C >= 2, for example
             :func:`~hypersphere.functional.simplex_prototypes`. Default: made by
