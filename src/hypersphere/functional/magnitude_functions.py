@@ -188,6 +188,9 @@ class MagnitudeFunction:
         Args:
             alpha: as in `value`.
             beta: as in `value`.
+
+        Returns:
+            alpha, or None.
         """
         return alpha if self.stays_below_alpha else None
 
@@ -197,6 +200,9 @@ class MagnitudeFunction:
         Args:
             alpha: as in `value`.
             beta: as in `value`.
+
+        Returns:
+            True if it does.
         """
         return self.bound(alpha, beta) is not None
 
@@ -206,6 +212,9 @@ class MagnitudeFunction:
         Args:
             alpha: as in `value`.
             beta: as in `value`.
+
+        Returns:
+            True if it is.
         """
         return self.smooth
 
