@@ -20,7 +20,7 @@ from .._optional import require
 from ._random import generator
 from .dataset import ArrayDataset, Split
 from .errors import MissingData
-from .pairs import draw_pairs
+from .verification_pairs import draw_pairs
 
 __all__ = ["ALPHABETS", "letters", "load_letters"]
 
