@@ -103,6 +103,7 @@ class _Board:
         They notice when their exchange breaks, and read the reason in the store. The process that
         keeps the store stays until they have.
         """
+        self.pulse.ask_the_store_only()
         self.write(reason)
         if dist.is_initialized() and dist.get_backend() == "gloo":
             dist.destroy_process_group()
@@ -121,6 +122,7 @@ class _Board:
 
         A process that says the same as this one (`but`) is no cause: all failed alike.
         """
+        self.pulse.ask_the_store_only()
         end = time.monotonic() + patience
         signs = _Signs(self)
         while True:

@@ -45,6 +45,7 @@ class Pulse:
         self._threads: list[threading.Thread] = []
         self._shown = 0
         self._seen: str | None = None
+        self._asks_next = True
         self._reached = self._heard = time.monotonic()
 
     def start(self) -> None:
@@ -56,6 +57,10 @@ class Pulse:
         """Begin to judge: every process has started."""
         self._reached = self._heard = time.monotonic()
         self._run(self._judge)
+
+    def ask_the_store_only(self) -> None:
+        """Something failed already, and signs of life are missed by who looks for the reason."""
+        self._asks_next = False
 
     def stop(self) -> None:
         """The run is over; nobody counts as gone any more."""
@@ -95,6 +100,6 @@ class Pulse:
             if now - self._reached > self.silence:
                 self.gone(None)
                 return
-            if now - self._heard > self.silence:
+            if self._asks_next and now - self._heard > self.silence:
                 self.gone(self.next)
                 return
