@@ -20,7 +20,6 @@ Each is one class below: layers and all kernels take value, ratio and slopes fro
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import torch
@@ -37,10 +36,8 @@ from ._kernels.decoupled.lengths import (
 
 __all__ = [
     "BallLength",
-    "CallableMagnitude",
     "LinearLength",
     "LogLength",
-    "Magnitude",
     "MagnitudeFunction",
     "MixedLength",
     "SegmentedLength",
@@ -62,6 +59,8 @@ class MagnitudeFunction:
     - ``degree``: p in h(t n; t rho) = t^p h(n; rho), for magnitudes with a radius.
     - ``is_constant``: whether h = alpha wherever there is a direction (the sphere).
     - ``is_proportional``: whether h = alpha n.
+    - ``stays_below_alpha``: whether |h| <= alpha, to which rounding is then clamped.
+    - ``smooth``: whether h is differentiable for all |x| > 0 (4.3.2).
     - ``filter_lengths``: the form that works on tiles for a radius per filter.
 
     With a `slope` of its own, h is computed by the fused kernels; otherwise by autograd.
@@ -79,6 +78,8 @@ class MagnitudeFunction:
     degree: float = 0.0
     is_constant: bool = False
     is_proportional: bool = False
+    stays_below_alpha: bool = False
+    smooth: bool = False
     is_fused: bool = False
     filter_lengths: type[FilterLengths] = FilterLengths
 
@@ -87,9 +88,7 @@ class MagnitudeFunction:
         if "is_fused" not in cls.__dict__:
             cls.is_fused = cls.slope is not MagnitudeFunction.slope
 
-    def value(
-        self, norm: Tensor, alpha: float = 1.0, beta: float = 0.0, radius: Radius = 1.0
-    ) -> Tensor:
+    def value(self, norm: Tensor, alpha: float = 1, beta: float = 0, radius: Radius = 1) -> Tensor:
         """h as a differentiable function of |x| and the radius.
 
         Args:
@@ -108,9 +107,7 @@ class MagnitudeFunction:
     def __call__(self, norm: Tensor) -> Tensor:
         return self.value(norm)
 
-    def slope(
-        self, norm: Tensor, alpha: float = 1.0, beta: float = 0.0, radius: Radius = 1.0
-    ) -> Tensor:
+    def slope(self, norm: Tensor, alpha: float = 1, beta: float = 0, radius: Radius = 1) -> Tensor:
         """dh / d|x|.
 
         Args:
@@ -127,9 +124,7 @@ class MagnitudeFunction:
         derivative: Tensor = found[1](torch.ones_like(found[0]))[0]
         return derivative
 
-    def ratio(
-        self, norm: Tensor, alpha: float = 1.0, beta: float = 0.0, radius: Radius = 1.0
-    ) -> Tensor:
+    def ratio(self, norm: Tensor, alpha: float = 1, beta: float = 0, radius: Radius = 1) -> Tensor:
         """h(|x|) / |x|, differentiable; at |x| = 0 the limit if it is finite, else 0.
 
         Args:
@@ -194,7 +189,7 @@ class MagnitudeFunction:
             alpha: as in `value`.
             beta: as in `value`.
         """
-        return None
+        return alpha if self.stays_below_alpha else None
 
     def is_bounded(self, alpha: float, beta: float) -> bool:
         """Whether h stays below a constant for all |x| (4.3.2).
@@ -206,13 +201,13 @@ class MagnitudeFunction:
         return self.bound(alpha, beta) is not None
 
     def is_smooth(self, alpha: float, beta: float) -> bool:
-        """Whether h is known to be differentiable for all |x| > 0 (4.3.2).
+        """Whether h is differentiable for all |x| > 0 (4.3.2), given its constants.
 
         Args:
             alpha: as in `value`.
             beta: as in `value`.
         """
-        return False
+        return self.smooth
 
     def check(self, alpha: float, beta: float | None, radius: Radius) -> float:
         """Refuse constants outside their range.
@@ -244,8 +239,13 @@ class MagnitudeFunction:
             raise ValueError(f"the {name} magnitude expects beta >= 0, got beta={beta}")
         return beta
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}()"
+
+class _StartsAtZero(MagnitudeFunction):
+    """An h that goes to 0 with a finite slope, which h / |x| then has at the least norm, too."""
+
+    def ratio(self, norm: Tensor, alpha: float = 1, beta: float = 0, radius: Radius = 1) -> Tensor:
+        norm = norm.clamp_min(FLOOR)
+        return self.value(norm, alpha, beta, radius) / norm
 
 
 @register("magnitude", "sphere", source="Eq. 4.4")
@@ -253,27 +253,17 @@ class SphereLength(MagnitudeFunction):
     """h = alpha, Eq. 4.4; 0 for a zero input, which has no direction."""
 
     is_constant = True
+    stays_below_alpha = True
+    smooth = True
 
-    def value(
-        self, norm: Tensor, alpha: float = 1.0, beta: float = 0.0, radius: Radius = 1.0
-    ) -> Tensor:
+    def value(self, norm: Tensor, alpha: float = 1, beta: float = 0, radius: Radius = 1) -> Tensor:
         return _times(alpha, norm.sign())  # 1 for all lengths but 0, with gradient 0
 
-    def slope(
-        self, norm: Tensor, alpha: float = 1.0, beta: float = 0.0, radius: Radius = 1.0
-    ) -> Tensor:
+    def slope(self, norm: Tensor, alpha: float = 1, beta: float = 0, radius: Radius = 1) -> Tensor:
         return torch.zeros_like(norm)
 
-    def ratio(
-        self, norm: Tensor, alpha: float = 1.0, beta: float = 0.0, radius: Radius = 1.0
-    ) -> Tensor:
+    def ratio(self, norm: Tensor, alpha: float = 1, beta: float = 0, radius: Radius = 1) -> Tensor:
         return alpha / torch.where(norm > 0, norm, torch.inf)
-
-    def bound(self, alpha: float, beta: float) -> float | None:
-        return alpha
-
-    def is_smooth(self, alpha: float, beta: float) -> bool:
-        return True
 
 
 @register("magnitude", "ball", source="Eq. 4.5")
@@ -281,52 +271,36 @@ class BallLength(MagnitudeFunction):
     """h = alpha min(|x|, rho) / rho, Eq. 4.5."""
 
     has_radius = True
+    stays_below_alpha = True
     filter_lengths = TiledBall
 
-    def value(
-        self, norm: Tensor, alpha: float = 1.0, beta: float = 0.0, radius: Radius = 1.0
-    ) -> Tensor:
+    def value(self, norm: Tensor, alpha: float = 1, beta: float = 0, radius: Radius = 1) -> Tensor:
         return _times(alpha, (norm / radius).clamp_max(1))
 
-    def slope(
-        self, norm: Tensor, alpha: float = 1.0, beta: float = 0.0, radius: Radius = 1.0
-    ) -> Tensor:
+    def slope(self, norm: Tensor, alpha: float = 1, beta: float = 0, radius: Radius = 1) -> Tensor:
         inside = alpha / _tensor(radius, norm)
         return torch.where(norm <= radius, inside, norm.new_zeros(()))
 
-    def ratio(
-        self, norm: Tensor, alpha: float = 1.0, beta: float = 0.0, radius: Radius = 1.0
-    ) -> Tensor:
+    def ratio(self, norm: Tensor, alpha: float = 1, beta: float = 0, radius: Radius = 1) -> Tensor:
         return _times(alpha, torch.maximum(norm, _tensor(radius, norm)).reciprocal())
-
-    def bound(self, alpha: float, beta: float) -> float | None:
-        return alpha
 
 
 @register("magnitude", "tanh", source="Eq. 4.6")
-class TanhLength(MagnitudeFunction):
+class TanhLength(_StartsAtZero):
     """h = alpha tanh(|x| / rho), Eq. 4.6."""
 
     has_radius = True
+    stays_below_alpha = True
+    smooth = True
     filter_lengths = TiledTanhLength
 
-    def value(
-        self, norm: Tensor, alpha: float = 1.0, beta: float = 0.0, radius: Radius = 1.0
-    ) -> Tensor:
+    def value(self, norm: Tensor, alpha: float = 1, beta: float = 0, radius: Radius = 1) -> Tensor:
         return _times(alpha, torch.tanh(norm / radius))
 
-    def slope(
-        self, norm: Tensor, alpha: float = 1.0, beta: float = 0.0, radius: Radius = 1.0
-    ) -> Tensor:
+    def slope(self, norm: Tensor, alpha: float = 1, beta: float = 0, radius: Radius = 1) -> Tensor:
         radius = _tensor(radius, norm)
         tanh = torch.tanh(norm / radius)
         return (1 - tanh * tanh) * (alpha / radius)
-
-    def ratio(
-        self, norm: Tensor, alpha: float = 1.0, beta: float = 0.0, radius: Radius = 1.0
-    ) -> Tensor:
-        norm = norm.clamp_min(FLOOR)
-        return self.value(norm, alpha, beta, radius) / norm
 
     def ratio_and_slopes(
         self, norm: Tensor, alpha: float, beta: float, radius: Tensor
@@ -336,36 +310,22 @@ class TanhLength(MagnitudeFunction):
         slope = (1 - tanh * tanh) * (alpha * inverse_radius)
         return tanh * (alpha * floored.reciprocal()), slope, slope * norm * -inverse_radius
 
-    def bound(self, alpha: float, beta: float) -> float | None:
-        return alpha
-
-    def is_smooth(self, alpha: float, beta: float) -> bool:
-        return True
-
 
 @register("magnitude", "linear", source="Eq. 4.7")
 class LinearLength(MagnitudeFunction):
     """h = alpha |x|, Eq. 4.7."""
 
     is_proportional = True
+    smooth = True
 
-    def value(
-        self, norm: Tensor, alpha: float = 1.0, beta: float = 0.0, radius: Radius = 1.0
-    ) -> Tensor:
+    def value(self, norm: Tensor, alpha: float = 1, beta: float = 0, radius: Radius = 1) -> Tensor:
         return _times(alpha, norm)
 
-    def slope(
-        self, norm: Tensor, alpha: float = 1.0, beta: float = 0.0, radius: Radius = 1.0
-    ) -> Tensor:
+    def slope(self, norm: Tensor, alpha: float = 1, beta: float = 0, radius: Radius = 1) -> Tensor:
         return torch.full_like(norm, alpha)
 
-    def ratio(
-        self, norm: Tensor, alpha: float = 1.0, beta: float = 0.0, radius: Radius = 1.0
-    ) -> Tensor:
+    def ratio(self, norm: Tensor, alpha: float = 1, beta: float = 0, radius: Radius = 1) -> Tensor:
         return torch.full_like(norm, alpha)
-
-    def is_smooth(self, alpha: float, beta: float) -> bool:
-        return True
 
 
 @register("magnitude", "segmented", source="Eq. 4.8")
@@ -377,19 +337,13 @@ class SegmentedLength(MagnitudeFunction):
     degree = 1.0
     filter_lengths = TiledSegmented
 
-    def value(
-        self, norm: Tensor, alpha: float = 1.0, beta: float = 0.0, radius: Radius = 1.0
-    ) -> Tensor:
+    def value(self, norm: Tensor, alpha: float = 1, beta: float = 0, radius: Radius = 1) -> Tensor:
         return beta * norm + (alpha - beta) * torch.minimum(norm, _tensor(radius, norm))
 
-    def slope(
-        self, norm: Tensor, alpha: float = 1.0, beta: float = 0.0, radius: Radius = 1.0
-    ) -> Tensor:
+    def slope(self, norm: Tensor, alpha: float = 1, beta: float = 0, radius: Radius = 1) -> Tensor:
         return torch.where(norm <= radius, norm.new_tensor(alpha), norm.new_tensor(beta))
 
-    def ratio(
-        self, norm: Tensor, alpha: float = 1.0, beta: float = 0.0, radius: Radius = 1.0
-    ) -> Tensor:
+    def ratio(self, norm: Tensor, alpha: float = 1, beta: float = 0, radius: Radius = 1) -> Tensor:
         return beta + _times(alpha - beta, (radius / norm.clamp_min(FLOOR)).clamp_max(1))
 
     def radius_slope(
@@ -411,84 +365,30 @@ class SegmentedLength(MagnitudeFunction):
 
 
 @register("magnitude", "log", source="Eq. 4.9")
-class LogLength(MagnitudeFunction):
+class LogLength(_StartsAtZero):
     """h = alpha log(1 + |x|), Eq. 4.9."""
 
-    def value(
-        self, norm: Tensor, alpha: float = 1.0, beta: float = 0.0, radius: Radius = 1.0
-    ) -> Tensor:
+    smooth = True
+
+    def value(self, norm: Tensor, alpha: float = 1, beta: float = 0, radius: Radius = 1) -> Tensor:
         return _times(alpha, torch.log1p(norm))
 
-    def slope(
-        self, norm: Tensor, alpha: float = 1.0, beta: float = 0.0, radius: Radius = 1.0
-    ) -> Tensor:
+    def slope(self, norm: Tensor, alpha: float = 1, beta: float = 0, radius: Radius = 1) -> Tensor:
         return alpha / (1 + norm)
-
-    def ratio(
-        self, norm: Tensor, alpha: float = 1.0, beta: float = 0.0, radius: Radius = 1.0
-    ) -> Tensor:
-        norm = norm.clamp_min(FLOOR)
-        return self.value(norm, alpha) / norm
-
-    def is_smooth(self, alpha: float, beta: float) -> bool:
-        return True
 
 
 @register("magnitude", "mixed", source="Eq. 4.10")
-class MixedLength(MagnitudeFunction):
+class MixedLength(_StartsAtZero):
     """h = alpha |x| + beta log(1 + |x|), Eq. 4.10."""
 
     default_beta = 1.0  # the setting of C.2
+    smooth = True
 
-    def value(
-        self, norm: Tensor, alpha: float = 1.0, beta: float = 0.0, radius: Radius = 1.0
-    ) -> Tensor:
+    def value(self, norm: Tensor, alpha: float = 1, beta: float = 0, radius: Radius = 1) -> Tensor:
         return _times(alpha, norm) + _times(beta, torch.log1p(norm))
 
-    def slope(
-        self, norm: Tensor, alpha: float = 1.0, beta: float = 0.0, radius: Radius = 1.0
-    ) -> Tensor:
+    def slope(self, norm: Tensor, alpha: float = 1, beta: float = 0, radius: Radius = 1) -> Tensor:
         return alpha + beta / (1 + norm)
-
-    def ratio(
-        self, norm: Tensor, alpha: float = 1.0, beta: float = 0.0, radius: Radius = 1.0
-    ) -> Tensor:
-        norm = norm.clamp_min(FLOOR)
-        return self.value(norm, alpha, beta) / norm
-
-    def is_smooth(self, alpha: float, beta: float) -> bool:
-        return True
-
-
-class CallableMagnitude(MagnitudeFunction):
-    """Any callable of |x| as a magnitude; it may hold parameters.
-
-    If it has a method ``slope(norm)``, that is its derivative.
-
-    Args:
-        function: the callable; maps norms to values of the same shape, which alpha multiplies.
-    """
-
-    is_fused = False  # autograd has to see the parameters that it may hold
-
-    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
-        self.function = function
-        self.own_slope: Callable[[Tensor], Tensor] | None = getattr(function, "slope", None)
-
-    def value(
-        self, norm: Tensor, alpha: float = 1.0, beta: float = 0.0, radius: Radius = 1.0
-    ) -> Tensor:
-        return _times(alpha, self.function(norm))
-
-    def slope(
-        self, norm: Tensor, alpha: float = 1.0, beta: float = 0.0, radius: Radius = 1.0
-    ) -> Tensor:
-        if self.own_slope is None:
-            return super().slope(norm, alpha, beta, radius)
-        return _times(alpha, self.own_slope(norm))
-
-
-Magnitude: TypeAlias = str | MagnitudeFunction | Callable[[Tensor], Tensor]
 
 
 def _times(factor: float, value: Tensor) -> Tensor:

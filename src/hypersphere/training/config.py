@@ -134,6 +134,8 @@ class Config(Section):
         require_parts(parts)
         if "thesis" in values:
             values["dissertation"] = values.pop("thesis")
+        if "optimizer" in values:  # runs of earlier versions had raw rates
+            values["optimizer"] = {"scale_rotations": False, **values["optimizer"]}
         sections: dict[str, Any] = {f.name: f.default_factory for f in fields(cls)}
         built = {}
         for key, value in values.items():
