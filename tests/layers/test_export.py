@@ -5,9 +5,10 @@ import warnings
 
 import pytest
 import torch
-from torch import distributed, multiprocessing, nn
+from torch import nn
 
 from hypersphere import layers as hl
+from processes import run_ranks
 from tolerances import close
 
 OPERATORS = {
@@ -106,31 +107,40 @@ def test_saves_one_output_beyond_the_convolution(name):
     assert sum(kept.values()) <= output * (1 + 3 / filters)
 
 
-def _synchronised(rank, address, x, state, results):
-    distributed.init_process_group("gloo", init_method=address, rank=rank, world_size=2)
-    layer = hl.TanhConv2d(3, 4, 3, magnitude=hl.TanhMagnitude(sync=True))
-    layer.load_state_dict(state)
-    mine = x[[0]] if rank == 0 else x[1:]  # unequal shares: 1 and 2 images
-    mine.requires_grad_()
-    out = layer(mine)
-    (out * torch.arange(1.0, 5.0)[:, None, None]).sum().backward()
-    gradient = layer.weight.grad
-    distributed.all_reduce(gradient)
-    results[rank] = (out.detach(), mine.grad, gradient, layer.operator.magnitude.running.mean)
-    distributed.destroy_process_group()
+SYNCHRONIZED = """
+import sys, torch
+from pathlib import Path
+from torch import distributed
+import hypersphere.layers as hl
+from processes import leave
+rank, world, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
+place = f"file://{folder}/rendezvous"
+distributed.init_process_group("gloo", init_method=place, rank=rank, world_size=world)
+x, state = torch.load(folder / "start.pt")
+layer = hl.TanhConv2d(3, 4, 3, magnitude=hl.TanhMagnitude(sync=True))
+layer.load_state_dict(state)
+mine = x[[0]] if rank == 0 else x[1:]  # unequal shares: 1 and 2 images
+mine.requires_grad_()
+out = layer(mine)
+(out * torch.arange(1.0, 5.0)[:, None, None]).sum().backward()
+gradient = layer.weight.grad
+distributed.all_reduce(gradient)
+found = (out.detach(), mine.grad, gradient, layer.operator.magnitude.running.mean)
+torch.save(found, folder / f"{rank}.pt")
+leave()
+"""
 
 
 @pytest.mark.slow
-def test_synchronised_over_processes(tmp_path):
+def test_synchronized_over_processes(tmp_path):
     """A batch split over two processes gives the outputs and gradients of the whole batch."""
     layer = hl.TanhConv2d(3, 4, 3)
     x = torch.randn(3, 3, 6, 6)
-    state = copy.deepcopy(layer.state_dict())
-    with multiprocessing.Manager() as manager:
-        results = manager.dict()
-        address = f"file://{tmp_path}/rendezvous"
-        multiprocessing.spawn(_synchronised, (address, x, state, results), nprocs=2)
-        (out0, grad0, weight0, mean0), (out1, grad1, _, mean1) = results[0], results[1]
+    torch.save((x, layer.state_dict()), tmp_path / "start.pt")
+    (tmp_path / "run.py").write_text(SYNCHRONIZED)
+    run_ranks(tmp_path / "run.py", 2, tmp_path)
+    found = [torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1)]
+    (out0, grad0, weight0, mean0), (out1, grad1, _, mean1) = found
     x.requires_grad_()
     out = layer(x)
     (out * torch.arange(1.0, 5.0)[:, None, None]).sum().backward()

@@ -2,8 +2,10 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,8 @@ from torch import nn
 
 from hypersphere.training import Config, TrainConfig, synchronize
 from hypersphere.training.config import DataConfig, OptimizerConfig
-from processes import run_ranks
+from hypersphere.training.run.lock import is_alive
+from processes import rank_pids, run_ranks, wait_until
 from tolerances import close
 
 CONFIG = """
@@ -162,3 +165,41 @@ def test_processes_of_a_gan_draw_noise_of_their_own(tmp_path):
 
     first, second = processes("noise", tmp_path)["drawn"]
     assert first["weights"] == second["weights"] and first["noise"] != second["noise"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("way", ["torchrun", "fabric.devices"])
+def test_the_command_names_a_rank_that_was_killed(tmp_path, way, victim):
+    (tmp_path / "config.yaml").write_text(CONFIG)
+    command = ["hypersphere", "train", str(tmp_path / "config.yaml"), "--train.steps", "1000000"]
+    command += ["--run.folder", str(tmp_path / "run")]
+    launch = [*command, "--fabric.devices", "2"]
+    if way == "torchrun":
+        launch = ["torch.distributed.run", "--nproc-per-node", "2", "-m", *command]
+    log = tmp_path / "log"
+    with log.open("wb") as out:
+        started = subprocess.Popen(
+            [sys.executable, "-m", *launch],
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        wait_until((tmp_path / "run/checkpoints/step-00000005").exists, 120, log)
+        ranks = rank_pids(started.pid)
+        os.kill(ranks[victim], signal.SIGKILL)
+        # fabric: rank 0 is the command itself, which nobody outlives but its child
+        started.wait(60)
+        wait_until(lambda: not any(map(is_alive, ranks.values())), 60, log)
+        said = log.read_text(errors="replace")
+        assert f"process {victim} of 2 (pid {ranks[victim]} on" in said, said[-3000:]
+        assert f"is gone; this one, {1 - victim}, stops too. Continue with --resume" in said
+        assert "]: Traceback" not in said  # of a rank
+        expected = -9 if way == "fabric.devices" and victim == 0 else 1
+        assert started.returncode == expected, said[-3000:]
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(started.pid, signal.SIGKILL)
+        started.wait()

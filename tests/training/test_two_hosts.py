@@ -4,7 +4,6 @@ their own: it trains what one process would, and a host that is lost ends the ru
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -94,7 +93,7 @@ def test_a_lost_host_is_named_and_others_go_on(hosts, tmp_path, kind, way, proce
     assert said in hosts.log("host-a") and "Continue with --resume" in hosts.log("host-a")
     if way == "cut":
         assert f"process 0 of 2 (pid {pid_a} on host-a) {what}" in hosts.log("host-b")
-    assert not re.search(r"^Traceback(?!.*torchrun)", _own_lines(hosts.log("host-a")), re.MULTILINE)
+    assert "]: Traceback" not in hosts.log("host-a")  # of a rank; torchrun has its own
 
     saved = max(int(p.name[5:]) for p in (folder / "checkpoints").glob("step-*"))
     steps = saved + 5
@@ -113,8 +112,3 @@ def test_a_lost_host_is_named_and_others_go_on(hosts, tmp_path, kind, way, proce
     assert found == pytest.approx(expected, rel=2e-2)  # rounding grows with the steps
     processes_then = json.loads((folder / "run.json").read_text())["processes"]
     assert processes_then == 2
-
-
-def _own_lines(log: str) -> str:
-    """What the training itself printed: torchrun prefixes nothing, but its report comes last."""
-    return log.partition("torch/distributed/elastic/multiprocessing/api.py")[0]

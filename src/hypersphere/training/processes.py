@@ -7,6 +7,7 @@ because a machine is cut off, its signs of life (`pulse.py`) are missed.
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
 import sys
@@ -24,7 +25,7 @@ from hypersphere.training.pulse import EVERY, Pulse
 from hypersphere.training.run.checkpoint import RunError
 from hypersphere.training.run.lock import is_alive
 
-__all__ = ["SILENCE", "named_failures"]
+__all__ = ["SILENCE", "end_processes", "named_failures"]
 
 SILENCE = 120.0  # seconds, for a fabric that does not say
 PATIENCE = 10.0  # seconds in which a process that failed has said so
@@ -69,6 +70,17 @@ def named_failures(fabric: Any) -> Iterator[None]:
         raise
     finally:
         board.pulse.stop()
+
+
+def end_processes() -> None:
+    """Take down the process group, in order, after everything that used it.
+
+    DDP's reducer, which holds on to the group, goes first: an interpreter that ends while a thread
+    of the group still wants its lock ends with SIGABRT.
+    """
+    gc.collect()
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 class _Board:
