@@ -304,8 +304,8 @@ def one_ends(folder: Path, way: str) -> dict[str, Any]:
 
 
 def noise(folder: Path) -> dict[str, Any]:
-    """The first draw of each process of a GAN, after it was prepared."""
-    from hypersphere.training import prepare
+    """The first numbers of every z that the generator of a GAN is given in training."""
+    from hypersphere.training import RunFolder, fit, prepare
     from hypersphere.training.config import GanConfig
 
     config = Config(
@@ -313,13 +313,28 @@ def noise(folder: Path) -> dict[str, Any]:
         data=DataConfig(batch_size=16, share=0.1, test_share=0.2, normalize="symmetric"),
         model={"name": "sngan_discriminator", "widths": [4, 8]},
         gan=GanConfig({"name": "sngan_generator", "widths": [8, 4], "features": 6}, samples=20),
+        train=TrainConfig(steps=3, test_every=4, quiet=True),
     )
 
     def work() -> None:
         fabric = make_fabric(accelerator="cpu", strategy="ddp")
-        model = prepare(config, fabric).task.model
-        weights = float(sum(p.detach().double().sum() for p in model.parameters()))
-        found = {"weights": weights, "noise": torch.randn(3).tolist()}
+        parts = prepare(config, fabric)
+        generator, seen = parts.task.model["generator"], []
+
+        def look(module: Any, inputs: tuple[Any, ...]) -> None:
+            if module.training:  # a test draws the same everywhere
+                seen.append(inputs[0].flatten()[:3].tolist())
+
+        handle = generator.register_forward_pre_hook(look)
+        fit(
+            parts.task,
+            RunFolder(folder / "run", write=fabric.is_global_zero),
+            fabric,
+            parts.settings,
+        )
+        handle.remove()
+        weights = float(sum(p.detach().double().sum() for p in parts.task.model.parameters()))
+        found = {"weights": weights, "z": seen}
         (folder / f"drawn-{fabric.global_rank}").write_text(json.dumps(found))
         fabric.barrier()
 

@@ -163,8 +163,12 @@ def test_when_one_process_ends_the_others_name_it(tmp_path, way):
 def test_processes_of_a_gan_draw_noise_of_their_own(tmp_path):
     from test_fsdp import processes
 
-    first, second = processes("noise", tmp_path)["drawn"]
-    assert first["weights"] == second["weights"] and first["noise"] != second["noise"]
+    answer = processes("noise", tmp_path)
+    first, second = answer["drawn"]
+    assert answer["codes"] == [0, 0] and first["weights"] == second["weights"]  # one GAN
+    assert len(first["z"]) == len(second["z"]) == 6  # for the discriminator and the generator
+    both = [tuple(z) for z in first["z"] + second["z"]]
+    assert len(set(both)) == len(both)
 
 
 @pytest.mark.slow
