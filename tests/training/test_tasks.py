@@ -293,44 +293,6 @@ variants: {a_softmax: {head: {name: a_softmax, m: 2}}}
 """
 
 
-def test_an_interrupted_comparison_gives_no_table(tmp_path, capsys, monkeypatch):
-    from hypersphere.commands import compare
-    from hypersphere.training import job
-
-    (tmp_path / "c.yaml").write_text(CONFIG)
-    stopped = job.Outcome(tmp_path, {}, {}, interrupted=15)
-    monkeypatch.setattr(job, "train", lambda *a, **k: stopped)
-    command = [str(tmp_path / "c.yaml"), "--seeds", "0", "--folder", str(tmp_path / "runs")]
-    assert compare.main(command) == 143
-    seen = capsys.readouterr()
-    assert seen.out == "" and "the same command goes on" in seen.err
-
-
-def test_compare_over_seeds_resumes_what_is_there(tmp_path, capsys, monkeypatch):
-    from hypersphere.commands import compare
-    from hypersphere.reports import markdown_table, read_result
-
-    (tmp_path / "c.yaml").write_text(CONFIG)
-    command = [str(tmp_path / "c.yaml"), f"{tmp_path}/c.yaml:a_softmax", "--seeds", "0", "1"]
-    command += ["--folder", str(tmp_path / "runs")]
-    assert compare.main(command) == 0
-    text = capsys.readouterr().out
-    assert "last accuracy (%)" in text and "c-a_softmax" in text and "+-" in text and "50" in text
-    record = read_result(tmp_path / "runs/comparison.json")
-    assert [len(row["ours"]) for row in record["rows"]] == [2, 2]
-    assert record["rows"][0]["ours"][0] == pytest.approx(100 * record["rows"][0]["last"][0])
-    assert "(2 seeds)" in markdown_table(record) and "| 50 |" in markdown_table(record)
-    assert compare.main(command) == 0
-    assert "seed" not in capsys.readouterr().err  # nothing was trained again
-    assert compare.main([*command, "--optimizer.lr", "0.1"]) == 1
-    assert "another config" in capsys.readouterr().err
-    assert compare.main([*command, "--metric", "speed"]) == 1
-    assert "it has: loss, accuracy, error, top5_error" in capsys.readouterr().err
-    assert compare.main([*command, "--metric", "top5_error"]) == 0
-    text = capsys.readouterr().out
-    assert "last top5_error (%)" in text and "12.5" in text
-
-
 def test_top5_error_is_that_of_the_evaluation(tmp_path):
     """In every test of a run with more than five classes, and as a direct count gives it."""
     run(small_config(), tmp_path)

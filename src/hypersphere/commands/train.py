@@ -158,7 +158,7 @@ def train_and_tell(config: Any, folder: Path, resume: bool, text: str) -> int:
 
 
 def _results(outcome: Any, seconds: float) -> str:
-    from hypersphere.commands.compare import is_share
+    from hypersphere.commands._comparison import is_share
 
     lines = []
     for name, record in (("last", outcome.last), ("best", outcome.best)):

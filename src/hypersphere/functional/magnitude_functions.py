@@ -34,16 +34,8 @@ from ._kernels.decoupled.lengths import (
     TiledTanhLength,
 )
 
-__all__ = [
-    "BallLength",
-    "LinearLength",
-    "LogLength",
-    "MagnitudeFunction",
-    "MixedLength",
-    "SegmentedLength",
-    "SphereLength",
-    "TanhLength",
-]
+__all__ = ["BallLength", "LinearLength", "LogLength", "MagnitudeFunction"]
+__all__ += ["MixedLength", "SegmentedLength", "SphereLength", "TanhLength"]
 
 Radius: TypeAlias = float | Tensor
 
@@ -57,8 +49,7 @@ class MagnitudeFunction:
     - ``default_beta``: value of beta if none is given; None if h has no second constant.
     - ``has_radius``: whether h depends on a radius rho.
     - ``degree``: p in h(t n; t rho) = t^p h(n; rho), for magnitudes with a radius.
-    - ``is_constant``: whether h = alpha wherever there is a direction (the sphere).
-    - ``is_proportional``: whether h = alpha n.
+    - ``is_constant``, ``is_proportional``: whether h = alpha for every direction, or h = alpha n.
     - ``stays_below_alpha``: whether |h| <= alpha, to which rounding is then clamped.
     - ``smooth``: whether h is differentiable for all |x| > 0 (4.3.2).
     - ``filter_lengths``: the form that works on tiles for a radius per filter.
@@ -188,6 +179,9 @@ class MagnitudeFunction:
         Args:
             alpha: as in `value`.
             beta: as in `value`.
+
+        Returns:
+            alpha, or None.
         """
         return alpha if self.stays_below_alpha else None
 
@@ -197,6 +191,9 @@ class MagnitudeFunction:
         Args:
             alpha: as in `value`.
             beta: as in `value`.
+
+        Returns:
+            True if it does.
         """
         return self.bound(alpha, beta) is not None
 
@@ -206,6 +203,9 @@ class MagnitudeFunction:
         Args:
             alpha: as in `value`.
             beta: as in `value`.
+
+        Returns:
+            True if it is.
         """
         return self.smooth
 
