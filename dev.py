@@ -32,6 +32,7 @@ PORTABLE = {
     "aten-avx2": {"ATEN_CPU_CAPABILITY": "avx2"},
     "onednn-avx2": {"ONEDNN_MAX_CPU_ISA": "AVX2"},
     "mkl-compatible": {"MKL_CBWR": "COMPATIBLE"},
+    "oldest": {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE"},
     "one-thread": {"OMP_NUM_THREADS": "1"},
     "two-threads": {"OMP_NUM_THREADS": "2"},
     "random-order": {"HYPERSPHERE_TEST_ORDER": "random"},

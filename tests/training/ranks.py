@@ -267,14 +267,20 @@ def one_ends(folder: Path, way: str) -> dict[str, Any]:
     class End:
         def change_batch(self, run: Any, batch: tuple[Any, ...]) -> tuple[Any, ...]:
             if run.step == 3 and run.fabric.global_rank == 1:
-                if way == "killed":
+                if way.startswith("killed"):
                     os.kill(os.getpid(), signal.SIGKILL)
+                if way == "stopped":
+                    os.kill(os.getpid(), signal.SIGSTOP)
                 if way == "bad batch":
                     return (batch[0] * float("nan"), *batch[1:])
             return batch
 
     def work() -> None:
-        fabric = make_fabric(accelerator="cpu", strategy="ddp")
+        fabric = make_fabric(
+            accelerator="cpu", strategy="ddp", silence=10.0 if way == "stopped" else 120.0
+        )
+        if way == "killed elsewhere":  # as if each process had a machine of its own
+            socket.gethostname = lambda: f"host-{fabric.global_rank}"
         original = job.prepare
 
         def prepare(config: Config, fabric: Any) -> Any:
@@ -295,7 +301,10 @@ def one_ends(folder: Path, way: str) -> dict[str, Any]:
         lock.acquire()
     began = time.perf_counter()
     pids = start(2, work)
-    codes = wait(pids)
+    codes = wait(pids[:1])
+    if way == "stopped":
+        os.kill(pids[1], signal.SIGKILL)
+    codes += wait(pids[1:])
     seconds = time.perf_counter() - began
     lock.release()
     said = {str(rank): folder / f"said-{rank}" for rank in (0, 1)}

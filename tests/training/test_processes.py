@@ -139,13 +139,13 @@ def test_alone_synced_batch_norm_is_batch_norm():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", ["killed", "bad batch", "lock"])
+@pytest.mark.parametrize("way", ["killed", "killed elsewhere", "bad batch", "lock"])
 def test_when_one_process_ends_the_others_name_it(tmp_path, way):
     from test_fsdp import processes
 
     answer = processes("one_ends", tmp_path, way)
     assert answer["seconds"] < 60
-    if way == "killed":
+    if way.startswith("killed"):
         assert answer["codes"][1] == -9 and answer["codes"][0] == 0
         assert f"process 1 of 2 (pid {answer['pids'][1]} on" in answer["said"]["0"]
         assert "is gone; this one, 0, stops too" in answer["said"]["0"]
@@ -157,6 +157,18 @@ def test_when_one_process_ends_the_others_name_it(tmp_path, way):
         assert "ended: the loss is not finite at step 3: the batch" in answer["said"]["0"]
     else:
         assert answer["said"]["0"] == answer["said"]["1"] and "is in use" in answer["said"]["0"]
+
+
+@pytest.mark.slow
+def test_a_process_that_stands_still_does_not_hold_up_the_others(tmp_path):
+    """As one whose machine was cut off: no connection breaks, and nothing comes."""
+    from test_fsdp import processes
+
+    answer = processes("one_ends", tmp_path, "stopped")
+    assert answer["codes"][0] == 1 and answer["said"] == {}  # it was woken by nothing
+    said = f"process 1 of 2 (pid {answer['pids'][1]} on"
+    assert said in answer["stderr"] and "no sign of life for 10 s" in answer["stderr"]
+    assert answer["seconds"] < 90
 
 
 @pytest.mark.slow

@@ -57,6 +57,16 @@ def test_who_falls_silent_is_named_by_the_one_before_it():
     first.stop()
 
 
+def test_once_something_failed_silence_is_not_news():
+    told = queue.Queue()
+    first, second = pair(dist.HashStore(), told)
+    first.ask_the_store_only()
+    second.stop()
+    with pytest.raises(queue.Empty):
+        told.get(timeout=1.5)
+    first.stop()
+
+
 @pytest.mark.parametrize("fails", [True, False], ids=["refuses", "says nothing"])
 def test_a_store_that_is_cut_off_is_told_as_none(fails):
     told, store = queue.Queue(), Deaf(fails)
