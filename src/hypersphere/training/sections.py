@@ -246,6 +246,7 @@ class FabricConfig(Section):
         strategy: "auto", "ddp" (whole networks) or "fsdp" (every weight spread over the processes);
             class weights alone are spread by head.sharded.
         precision: "32-true", "bf16-mixed", "16-mixed", "bf16-true" or "64-true".
+        silence: seconds after which another process counts as gone if it shows no sign of life.
     """
 
     section = "fabric"
@@ -255,6 +256,7 @@ class FabricConfig(Section):
     num_nodes: Count = 1
     strategy: Text = "auto"
     precision: Text = "32-true"
+    silence: Positive = 120.0
 
 
 @dataclass
