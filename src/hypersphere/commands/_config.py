@@ -15,6 +15,7 @@ import dataclasses
 import functools
 import json
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -109,7 +110,7 @@ def read_settings(
             f"hypersphere recipes lists files with variants"
         )
     overrides = _overrides(arguments)
-    settings = _without_nulls(_remove(settings, overrides))
+    settings = _without_nulls(_choose(_remove(settings, overrides), overrides))
     given = {k: v for k, v in overrides.items() if v not in ("null", "None")}
     length = {k: given[f"train.{k}"] for k in ("steps", "epochs") if f"train.{k}" in given}
     check_length(length, "the command line")
@@ -157,7 +158,7 @@ def dump(config: Config) -> str:
     if values["train"]["epochs"] is not None:
         del values["train"]["steps"]  # the two exclude each other
     files = dict.fromkeys(
-        str(part["file"] or part["module"]) for part in used_parts(config).values()
+        shlex.quote(str(part["file"] or part["module"])) for part in used_parts(config).values()
     )
     notes = "".join(f"# needs --plugin {file}\n" for file in files)
     return notes + yaml.safe_dump(values, sort_keys=False, default_flow_style=None, width=100)
@@ -320,10 +321,40 @@ def _remove(settings: Mapping[str, Any], overrides: dict[str, Any]) -> dict[str,
         if section in NAMED and name and "." not in name:
             kept[section] = {k: v for k, v in (kept.get(section) or {}).items() if k != name}
             del overrides[key]
-        elif key in CHANGES:
+        elif key in (*CHANGES, *NAMED):
             kept.pop(key, None)
             del overrides[key]
     return kept
+
+
+def _choose(settings: Mapping[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
+    """`--hooks.monitor`, `--rotate '{"method": "cayley"}'`: a part with its defaults, or with the
+    options that stand there.
+    """
+    chosen = dict(settings)
+    for key, value in list(overrides.items()):
+        section, _, name = key.partition(".")
+        if key in NAMED:
+            raise ConfigError(
+                f"{key} is a section of names: --{key}.NAME takes one with its defaults, "
+                f"--{key}.NAME.OPTION value sets an option, --{key} null takes out all"
+            )
+        if key not in CHANGES and (section not in NAMED or "." in name):
+            continue
+        try:
+            given = {} if value == "true" else json.loads(value)
+        except ValueError:
+            given = None
+        if not isinstance(given, dict):
+            raise ConfigError(
+                f"{key} is a section of options: --{key} takes its defaults, --{key}.OPTION value "
+                f"sets an option, --{key} null takes it out; got {value!r}"
+            )
+        del overrides[key]
+        chosen = merge(chosen, {key: {}} if key in CHANGES else {section: {name: {}}})
+        for option, item in given.items():
+            overrides.setdefault(f"{key}.{option}", item)
+    return chosen
 
 
 def _without_nulls(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -20,13 +20,15 @@ from hypersphere.training.own_parts import without_places
 USAGE = """usage: hypersphere compare CONFIG.yaml[:VARIANT,...] ... [--seeds 0 1 2]
                            [--folder FOLDER] [--section.key value ...]
 
-Trains every config with every seed (runs that are complete are not repeated) and prints
-mean +- deviation of the last and the best test value. Further options apply to all of them.
+Trains every config with every seed (runs that are complete are not repeated)
+and prints mean +- deviation of the last and the best test value. Further options
+apply to all of them.
 
   --seeds N ...    seeds (default: 0 1 2)
   --folder FOLDER  where the runs go (default: runs/compare)
   --metric NAME    of the test, default: accuracy; error, top5_error, loss, ...
-  --plugin MODULE  import parts of your own from a module or a .py file; may be repeated
+  --plugin MODULE  import parts of your own from a module or a .py file; may be
+                   repeated
 
 Options of the configs: `hypersphere train CONFIG.yaml --help`.
 """
@@ -107,7 +109,8 @@ def compare(
 def result_record(rows: Sequence[dict[str, Any]], metric: str, command: str) -> dict[str, Any]:
     """The comparison as a result file: `reports.markdown_table` sets it beside the dissertation.
 
-    "ours" is the last test value of each seed, in the unit of the text (percent for shares).
+    "ours" is the last test value of each seed, in the unit of the dissertation (percent for
+    shares).
     """
     percent = is_share(metric)
     scale = 100.0 if percent else 1.0
@@ -158,7 +161,7 @@ def spread(values: Sequence[float], percent: bool) -> str:
 
 
 def is_share(metric: str) -> bool:
-    """Whether a metric is a share, which the text prints in percent.
+    """Whether a metric is a share, which the dissertation prints in percent.
 
     >>> [is_share(m) for m in ("validation_accuracy", "top5_error", "loss")]
     [True, True, False]
@@ -195,7 +198,7 @@ def table(rows: Sequence[dict[str, Any]], metric: str) -> str:
         )
     unit = " (%)" if percent else ""
     return format_table(
-        lines, header=["config", f"last {metric}{unit}", f"best {metric}{unit}", "text"]
+        lines, header=["config", f"last {metric}{unit}", f"best {metric}{unit}", "dissertation"]
     )
 
 

@@ -21,6 +21,7 @@ from .decoupled import (
 )
 from .magnitude import (
     BallMagnitude,
+    CustomMagnitude,
     LinearMagnitude,
     LogMagnitude,
     Magnitude,
@@ -40,6 +41,7 @@ __all__ = [
     "BallMagnitude",
     "CosineAngular",
     "CustomAngular",
+    "CustomMagnitude",
     "DecoupledConv1d",
     "DecoupledConv2d",
     "DecoupledConv3d",
