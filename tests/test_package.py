@@ -52,7 +52,7 @@ def test_each_part_says_what_it_offers(part):
 
 
 def test_an_unknown_part_is_refused_with_the_known_ones():
-    with pytest.raises(AttributeError, match="no attribute 'layer'; it has: data, evaluation"):
+    with pytest.raises(AttributeError, match="no attribute 'layer'; it has: data, distributions"):
         hs.layer  # noqa: B018
 
 
@@ -61,6 +61,11 @@ def test_an_unknown_part_is_refused_with_the_known_ones():
     [
         (
             "functional",
+            "layers heads regularizers orthogonal models data training evaluation reports "
+            "distributions",
+        ),
+        (
+            "distributions",
             "layers heads regularizers orthogonal models data training evaluation reports",
         ),
         ("layers", "heads regularizers orthogonal models data training evaluation reports"),

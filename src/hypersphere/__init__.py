@@ -7,7 +7,8 @@ Directions carry the meaning, lengths do not. The package has four parts, each u
 - ``hypersphere.regularizers``: hyperspherical energy and its relatives;
 - ``hypersphere.orthogonal``: training that rotates all neurons of a layer together;
 
-and the system around them: ``models``, ``data``, ``training``, ``evaluation``, ``reports``.
+with the distributions of directions (``distributions``) and the system around them: ``models``,
+``data``, ``training``, ``evaluation``, ``reports``.
 
 Subpackages open on first use, so ``import hypersphere`` costs nothing beyond the name:
 
@@ -26,6 +27,7 @@ from ._version import __version__
 if TYPE_CHECKING:
     from . import (
         data,
+        distributions,
         evaluation,
         functional,
         heads,
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 
 _SUBPACKAGES = (
     "data",
+    "distributions",
     "evaluation",
     "functional",
     "heads",
@@ -54,6 +57,7 @@ _SUBPACKAGES = (
 __all__ = [
     "__version__",
     "data",
+    "distributions",
     "evaluation",
     "functional",
     "heads",

@@ -258,3 +258,21 @@ def test_cayley_of_a_large_odd_matrix_is_that_of_float64():
         results.append([x.double() for x in (result, slopes[0] * 1e5, slopes[1])])
     for single, double in zip(*results, strict=True):
         torch.testing.assert_close(single, double, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("method", DISTINCT)
+def test_blocks_with_two_threads(method):
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        U = 1e-5 * torch.randn(1, 3, 256, 256, dtype=torch.float64)
+        U = U if method in ("cayley", "exponential") else U + torch.eye(256, dtype=torch.float64)
+        U.requires_grad_()
+        R = orthogonalize(U, method)
+        (grad,) = torch.autograd.grad(R, U, torch.ones_like(R))
+    finally:
+        torch.set_num_threads(threads)
+    assert error(R.detach()) < 1e-12
+    single = [orthogonalize(U[0, i].detach(), method) for i in range(3)]
+    assert torch.allclose(R[0], torch.stack(single), atol=1e-12)
+    assert grad.isfinite().all()

@@ -288,7 +288,7 @@ def test_messages():
         ({"method": "svd"}, "unknown method 'svd'; expected a callable"),
         ({"method": 3}, "must be a name or a callable"),
         ({"blocks": 0}, "blocks must be at least 1"),
-        ({"start": "zero"}, "start must be 'random' or 'identity'"),
+        ({"start": "zero"}, "start must be 'random', 'identity' or 'normal'"),
         ({"refine": "energy"}, "refine must be None, 'mhe' or 'half_space_mhe'"),
         ({"skip": ("fc",)}, "skip names 'fc', which is not a module; the layers are: Conv2d"),
         ({"skip": "fc"}, "tuple of module names"),

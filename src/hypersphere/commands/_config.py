@@ -24,7 +24,6 @@ from hypersphere import registry
 from hypersphere._optional import require
 from hypersphere.commands._files import (
     DEFAULT_NAMES,
-    FORMER_NAMES,
     check_length,
     load_file,
     merge,
@@ -33,6 +32,7 @@ from hypersphere.commands._files import (
     split_spec,
     variants_of,
 )
+from hypersphere.commands._overrides import NAMED, choose_parts, read_overrides
 from hypersphere.commands._yaml import ConfigError
 from hypersphere.registry import unknown_name
 from hypersphere.training.config import Config
@@ -53,7 +53,6 @@ __all__ += ["all_options", "chosen_parts", "read_settings", "require_plugins", "
 FIXED = tuple(
     f.name for f in dataclasses.fields(Config) if dataclasses.is_dataclass(f.default_factory)
 )
-NAMED = ("regularizers", "hooks")
 # Dictionaries whose keys the constructor checks.
 FREE = ("data.options", "head.annealing", "gan.generator")
 
@@ -109,8 +108,8 @@ def read_settings(
             f"--variant {','.join(variants)} lays changes over a file, and none was given: "
             f"hypersphere recipes lists files with variants"
         )
-    overrides = _overrides(arguments)
-    settings = _without_nulls(_choose(_remove(settings, overrides), overrides))
+    overrides = read_overrides(arguments)
+    settings = choose_parts(settings, overrides)
     given = {k: v for k, v in overrides.items() if v not in ("null", "None")}
     length = {k: given[f"train.{k}"] for k in ("steps", "epochs") if f"train.{k}" in given}
     check_length(length, "the command line")
@@ -169,22 +168,6 @@ def _lists(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _lists(item) for key, item in value.items()}
     return [_lists(item) for item in value] if isinstance(value, (list, tuple)) else value
-
-
-def _overrides(arguments: Sequence[str]) -> dict[str, Any]:
-    """--a.b value, --a.b=value and bare --a.b (true) -> {"a.b": value}."""
-    found: dict[str, Any] = {}
-    rest = list(arguments)
-    while rest:
-        token = rest.pop(0)
-        if not token.startswith("--"):
-            raise ConfigError(f"expected --section.key value; got {token!r}")
-        key, equals, value = token[2:].partition("=")
-        if not equals:
-            value = "true" if not rest or rest[0].startswith("--") else rest.pop(0)
-        section, dot, rest_of_key = key.partition(".")
-        found[FORMER_NAMES.get(section, section) + dot + rest_of_key] = value
-    return found
 
 
 def chosen_parts(settings: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
@@ -311,59 +294,6 @@ def _is_mapping(hint: Any) -> bool:
 
 def _token(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
-
-
-def _remove(settings: Mapping[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
-    """`--regularizers.mhe null`, `--rotate null`: take the thing out of both."""
-    kept = dict(settings)
-    for key in [k for k, v in overrides.items() if v in ("null", "None")]:
-        section, _, name = key.partition(".")
-        if section in NAMED and name and "." not in name:
-            kept[section] = {k: v for k, v in (kept.get(section) or {}).items() if k != name}
-            del overrides[key]
-        elif key in (*CHANGES, *NAMED):
-            kept.pop(key, None)
-            del overrides[key]
-    return kept
-
-
-def _choose(settings: Mapping[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
-    """`--hooks.monitor`, `--rotate '{"method": "cayley"}'`: a part with its defaults, or with the
-    options that stand there.
-    """
-    chosen = dict(settings)
-    for key, value in list(overrides.items()):
-        section, _, name = key.partition(".")
-        if key in NAMED:
-            raise ConfigError(
-                f"{key} is a section of names: --{key}.NAME takes one with its defaults, "
-                f"--{key}.NAME.OPTION value sets an option, --{key} null takes out all"
-            )
-        if key not in CHANGES and (section not in NAMED or "." in name):
-            continue
-        try:
-            given = {} if value == "true" else json.loads(value)
-        except ValueError:
-            given = None
-        if not isinstance(given, dict):
-            raise ConfigError(
-                f"{key} is a section of options: --{key} takes its defaults, --{key}.OPTION value "
-                f"sets an option, --{key} null takes it out; got {value!r}"
-            )
-        del overrides[key]
-        chosen = merge(chosen, {key: {}} if key in CHANGES else {section: {name: {}}})
-        for option, item in given.items():
-            overrides.setdefault(f"{key}.{option}", item)
-    return chosen
-
-
-def _without_nulls(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Drop sections and named things set to null; the null of an option is a value."""
-    kept = {k: v for k, v in settings.items() if v is not None}
-    for section in NAMED:
-        if isinstance(kept.get(section), Mapping):
-            kept[section] = {k: v or {} for k, v in kept[section].items() if v is not None}
-    return kept
 
 
 def _assemble(parsed: dict[str, Any], chosen: Mapping[str, Any]) -> Config:

@@ -55,6 +55,12 @@ from .margins import Margin, anneal, make_margin, margin, margin_derivative
 from .orthogonalize import apply_orthogonal, orthogonalize, random_rotation
 from .patches import patch_norm
 from .points import minimize_energy
+from .polar_angle import power_spherical_angle_slope, vmf_angle_slope
+from .power_spherical import (
+    power_spherical_kl_uniform,
+    power_spherical_log_normalizer,
+    power_spherical_log_slope,
+)
 from .projections import (
     adversarial_step,
     bilateral_low_rank,
@@ -65,6 +71,14 @@ from .projections import (
     sketch,
 )
 from .uniformity import uniformity_test
+from .von_mises_fisher import (
+    sphere_log_area,
+    vmf_concentration,
+    vmf_kl_uniform,
+    vmf_log_normalizer,
+    vmf_mean_length,
+    vmf_mean_length_slope,
+)
 
 __all__ = [
     "AngularFunction",
@@ -122,6 +136,10 @@ __all__ = [
     "pairwise_angle",
     "pairwise_cosine",
     "patch_norm",
+    "power_spherical_angle_slope",
+    "power_spherical_kl_uniform",
+    "power_spherical_log_normalizer",
+    "power_spherical_log_slope",
     "project",
     "random_rotation",
     "row_norm",
@@ -130,6 +148,13 @@ __all__ = [
     "set_energies",
     "sketch",
     "spectral_penalty",
+    "sphere_log_area",
     "uniform_on_sphere",
     "uniformity_test",
+    "vmf_angle_slope",
+    "vmf_concentration",
+    "vmf_kl_uniform",
+    "vmf_log_normalizer",
+    "vmf_mean_length",
+    "vmf_mean_length_slope",
 ]

@@ -5,12 +5,18 @@ The formulas are in magnitude_functions.py; see the table there.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeAlias
+
 from torch import Tensor, nn
 
 from ..registry import entries, entry
-from .magnitude_functions import CallableMagnitude, Magnitude, MagnitudeFunction
+from . import magnitude_functions as _registered  # noqa: F401 - they enter the register
+from .elementwise import apply_elementwise
+from .magnitude_base import MagnitudeFunction, Radius
 
 __all__ = [
+    "CallableMagnitude",
     "Magnitude",
     "MagnitudeFunction",
     "check_magnitude",
@@ -20,6 +26,33 @@ __all__ = [
     "magnitude_slope",
     "names_with_radius",
 ]
+
+
+class CallableMagnitude(MagnitudeFunction):
+    """Any callable of |x| as a magnitude; it may hold parameters.
+
+    If it has a method ``slope(norm)``, that is its derivative.
+
+    Args:
+        function: the callable; maps norms to values of the same shape, which alpha multiplies.
+    """
+
+    is_fused = False  # autograd has to see the parameters that it may hold
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        self.function = function
+        self.own_slope: Callable[[Tensor], Tensor] | None = getattr(function, "slope", None)
+
+    def value(self, norm: Tensor, alpha: float = 1, beta: float = 0, radius: Radius = 1) -> Tensor:
+        return alpha * apply_elementwise(self.function, norm)
+
+    def slope(self, norm: Tensor, alpha: float = 1, beta: float = 0, radius: Radius = 1) -> Tensor:
+        if self.own_slope is None:
+            return super().slope(norm, alpha, beta, radius)
+        return alpha * self.own_slope(norm)
+
+
+Magnitude: TypeAlias = str | MagnitudeFunction | Callable[[Tensor], Tensor]
 
 
 def magnitude(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ._kernels.orthogonal.batches import each_matrix
 from ._kernels.orthogonal.cayley import Cayley
 from ._kernels.orthogonal.opaque import series
 from ._kernels.orthogonal.rotations import skew
@@ -127,7 +128,7 @@ def random_rotation(
     """
     wide = torch.randn(*batch, d, d, generator=generator, dtype=torch.float64)
     R = orthogonalize(wide, "gram_schmidt")
-    R[..., 0] *= torch.linalg.det(R).sign().unsqueeze(-1)
+    R[..., 0] *= determinants(R).sign().unsqueeze(-1)
     return R.contiguous().to(dtype=dtype or torch.get_default_dtype(), device=device)
 
 
@@ -181,3 +182,13 @@ __all__ = [
     "skew",
     "spectral_norm",
 ]
+
+
+def determinants(R: Tensor) -> Tensor:
+    """The determinant of each matrix of (..., d, d)."""
+    return each_matrix(torch.linalg.det, R)
+
+
+def solve_each(A: Tensor, B: Tensor) -> Tensor:
+    """A^{-1} B for each pair of matrices of (..., d, d) and (..., d, n)."""
+    return each_matrix(torch.linalg.solve, A, B)

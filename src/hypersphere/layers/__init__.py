@@ -12,6 +12,7 @@ from .angular import (
     make_angular,
 )
 from .convert import convert, revert
+from .custom_magnitude import CustomMagnitude
 from .decoupled import (
     DecoupledConv1d,
     DecoupledConv2d,
@@ -21,7 +22,6 @@ from .decoupled import (
 )
 from .magnitude import (
     BallMagnitude,
-    CustomMagnitude,
     LinearMagnitude,
     LogMagnitude,
     Magnitude,

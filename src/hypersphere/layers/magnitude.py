@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import copy
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from torch import Tensor, nn
 
+from ..functional.magnitude import CallableMagnitude, MagnitudeFunction, magnitude_function
 from ..functional.magnitude import Magnitude as MagnitudeKind
-from ..functional.magnitude import MagnitudeFunction, magnitude_function
-from ..functional.magnitude_functions import CallableMagnitude, MixedLength, SegmentedLength
+from ..functional.magnitude_functions import MixedLength, SegmentedLength
 from ..registry import entry
 from .positive import PositiveParameter
 from .running_norm import RunningNorm
@@ -27,13 +27,6 @@ __all__ = [
     "TanhMagnitude",
     "make_magnitude",
 ]
-
-
-class RadiusAndMean(NamedTuple):
-    """rho, and the E|x| it is counted in: a number, or what computes it from patch norms."""
-
-    radius: Tensor | float
-    mean_norm: float | RunningNorm
 
 
 class Magnitude(nn.Module):
@@ -106,9 +99,9 @@ class Magnitude(nn.Module):
         return 0.0
 
     @property
-    def rho_and_mean(self) -> RadiusAndMean:
+    def rho_and_mean(self) -> tuple[Tensor | float, float | RunningNorm]:
         """rho, and the E|x| it is counted in: a number, or what computes it from patch norms."""
-        return RadiusAndMean(1.0, 1.0)
+        return (1.0, 1.0)
 
     def value(self, norm: Tensor) -> Tensor:
         """h over alpha; what a subclass defines.
@@ -254,10 +247,10 @@ class RadiusMagnitude(Magnitude):
         return radius
 
     @property
-    def rho_and_mean(self) -> RadiusAndMean:
+    def rho_and_mean(self) -> tuple[Tensor | float, float | RunningNorm]:
         if self.rho is None or self.running is None:
-            return RadiusAndMean(self.start, 1.0)
-        return RadiusAndMean(self.rho(), self.running)
+            return (self.start, 1.0)
+        return (self.rho(), self.running)
 
     def bind(self, filters: int) -> Magnitude:
         bound = copy.deepcopy(self)

@@ -16,7 +16,8 @@ from .diagnostics import (
     report,
 )
 from .fold import add_task, fold, use_task
-from .ogd import OGD, parameter_groups
+from .groups import parameter_groups
+from .ogd import OGD
 from .rotate import rotate
 from .rotation import Matrix, Rotation
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..functional import hyperspherical_energy
+from ..functional.orthogonalize import determinants
 from ..registry import unknown_name
 from .matrices import METHODS
 from .rotation import FREE, Matrix, matrices, required_rotations
@@ -246,9 +247,8 @@ def report(model: nn.Module) -> RotationReport:
         if isinstance(turn, Matrix):
             R = turn.matrix().double()
             error = float(_gram_error(R).abs().max())
-            sign, logarithm = torch.linalg.slogdet(R)
             repeats = turn.blocks if R.shape[1] == 1 else 1
-            determinant = float(sign.prod() ** repeats * torch.exp(repeats * logarithm.sum()))
+            determinant = float(determinants(R).prod() ** repeats)
             blocks = turn.blocks
         layers.append(
             RotatedLayer(

@@ -1,4 +1,4 @@
-"""Gradient descent that stays orthogonal (7.3.5), and the parameter groups it needs."""
+"""Gradient descent that stays orthogonal (7.3.5)."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.sgd import sgd
 
 from ..functional.orthogonalize import spectral_norm
-from .rotation import mark_orthogonal, rotations
+from .rotation import mark_orthogonal
 
 # Note [Step length]
 # The fixed point (7.6) converges for (lr / 2) |W| < 1; longer steps are cut to half of that.
@@ -51,7 +51,7 @@ class OGD(Optimizer):
         nesterov: as in torch.optim.SGD; for the matrices the direction is momentum W plus the
             newest term of W.
 
-    >>> from hypersphere.orthogonal import orthogonality_error, rotate
+    >>> from hypersphere.orthogonal import orthogonality_error, parameter_groups, rotate
     >>> layer = rotate(nn.Linear(8, 5), method="ogd")
     >>> optimizer = OGD(parameter_groups(layer), lr=0.1, momentum=0.9)
     >>> for _ in range(20):
@@ -169,54 +169,3 @@ class OGD(Optimizer):
         if group["momentum"]:
             for p, buffer in zip(params, buffers, strict=True):
                 self.state[p]["momentum_buffer"] = buffer
-
-
-def parameter_groups(
-    model: nn.Module, weight_decay: float = 5e-4, decay_rotations: bool = False
-) -> list[dict[str, Any]]:
-    """Optimizer groups: rotation parameters without weight decay, the rest with.
-
-    Rotations of method "ogd" come in a group of their own with ``orthogonal=True``, for
-    :class:`OGD`. Parameters marked `no_weight_decay` (True on themselves or on their module, or
-    by name in a collection on it) have none either. Frozen ones, such as the neurons, are left out.
-
-    Args:
-        model: any model, usually a rotated one.
-        weight_decay: of the parameters that decay.
-        decay_rotations: decay R too where nothing else restrains it, methods "none" and
-            "regularized": UPT is an unconstrained R "with only weight decay" (7.5.1).
-
-    Returns:
-        Groups for an optimizer, each with "name", "params" and "weight_decay"; empty ones are left
-        out.
-
-    >>> from hypersphere.orthogonal import rotate
-    >>> model = nn.Sequential(rotate(nn.Linear(4, 4), "ogd"), nn.Linear(4, 2))
-    >>> [(g["name"], g["weight_decay"], len(g["params"])) for g in parameter_groups(model)]
-    [('orthogonal', 0.0, 1), ('decayed', 0.0005, 3)]
-    """
-    groups: dict[str, dict[str, Any]] = {
-        "orthogonal": {"params": [], "weight_decay": 0.0, "orthogonal": True},
-        "rotations": {"params": [], "weight_decay": 0.0},
-        "undecayed": {"params": [], "weight_decay": 0.0},
-        "decayed": {"params": [], "weight_decay": weight_decay},
-    }
-    kind: dict[int, str] = {}
-    for _, _, _, rotation in rotations(model):
-        name = "orthogonal" if rotation.method == "ogd" else "rotations"
-        if decay_rotations and rotation.method in ("none", "regularized"):
-            name = "decayed"
-        for p in rotation.map.parameters():
-            kind[id(p)] = name
-    for module in model.modules():
-        marked = getattr(module, "no_weight_decay", ())
-        marked = marked() if callable(marked) else marked  # some libraries have it as a method
-        for name, p in module.named_parameters():
-            # the learned neurons of a rotated `weight` are still that weight
-            name = name.replace("parametrizations.", "").removesuffix(".original")
-            if marked is True or name in (marked or ()) or getattr(p, "no_weight_decay", False):
-                kind.setdefault(id(p), "undecayed")
-    for p in model.parameters():
-        if p.requires_grad:
-            groups[kind.get(id(p), "decayed")]["params"].append(p)
-    return [{"name": name, **group} for name, group in groups.items() if group["params"]]

@@ -16,7 +16,7 @@ from ..functional import normalize as unit
 from ..functional import random_rotation
 from ..registry import nearest
 from .diagnostics import energy, memory_estimate
-from .matrices import METHODS, TAKES_ROTATION, neutral
+from .matrices import CONSTRUCTED, METHODS, TAKES_ROTATION, neutral
 from .refine import REFINEMENTS, refine_neurons
 from .rotation import Function, Matrix, Rotation
 from .sites import FilterMatrix, Site, chosen_sites
@@ -37,6 +37,7 @@ def rotate(
     bandwidth: int = 1,
     refine_steps: int = 1000,
     generator: torch.Generator | None = None,
+    learn_lengths: bool = False,
 ) -> nn.Module:
     r"""Over-parameterize the layers of `model` in place: w = R v with v fixed and R learned (7.1).
 
@@ -59,9 +60,9 @@ def rotate(
             colors, say) takes the greatest common divisor of the two instead.
         share_blocks: True is R_s (F.33), False is R_u (F.34).
         start: "random" turns the neurons by a uniformly drawn rotation; "identity" leaves the
-            weights as they are, for fine-tuning (F.8).
-        normalize: unit-norm neurons (7.3.7). Default: True with start="random", False with
-            start="identity".
+            weights as they are, for fine-tuning (F.8); "normal" draws the entries of U from
+            N(0, 1), as the text does (F.3).
+        normalize: unit-norm neurons (7.3.7). Default: False with start="identity", else True.
         refine: "mhe" or "half_space_mhe" lowers the energy of the neurons first (7.3.7).
         skip: names of modules to leave alone; () for none. Default: the output layer, which is what
             declares `neuron_role = "output"`, else the last linear layer.
@@ -69,6 +70,8 @@ def rotate(
         bandwidth: of method "banded": diagonals on each side of the main one.
         refine_steps: gradient steps of `refine`.
         generator: source of the random rotations, on the CPU.
+        learn_lengths: train the length of each neuron beside its direction. The text keeps it
+            fixed.
 
     Returns:
         The model.
@@ -76,8 +79,9 @@ def rotate(
     A random start is exact for every method. Where R(U) can be any rotation, U is the drawn one.
     Cayley and the exponential would need a huge U (turns near pi), and the structured matrices of
     F.35 are no rotations at all: there the drawn rotation is multiplied into the fixed neurons, and
-    R starts at the identity, w = R(U) (Q v). The released code draws U from N(0, 1) instead, with
-    which the Cayley transform starts near -I.
+    R starts at the identity, w = R(U) (Q v). With start="normal" the gradient of U is smaller, at
+    d = 196 by 10 (Gram-Schmidt), 27 (Loewdin) and 300 (Cayley, which starts near -I);
+    :func:`parameter_groups` makes up for that.
 
     >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.Flatten(),
     ...                       nn.Linear(8, 10))
@@ -92,7 +96,7 @@ def rotate(
     _check_sites(model, chosen)
     _check_sizes(chosen, method, blocks, bandwidth)
     _warn_of_memory(chosen, method, blocks, share_blocks)
-    unit_norm = start == "random" if normalize is None else normalize
+    unit_norm = start != "identity" if normalize is None else normalize
     for site in chosen:
         layout, weight = site.layout, getattr(site.module, site.parameter)
         shape = _block_shape(layout, blocks, share_blocks)
@@ -102,13 +106,22 @@ def rotate(
             if refine is not None:
                 rows = refine_neurons(rows, layout.sets, refine == "half_space_mhe", refine_steps)
             turn = None
+            count = block_count(layout, blocks)
             if start == "random":
                 turn = random_rotation(shape[-1], shape[:2], generator, torch.float64)
                 rows = Matrix(turn.to(rows.device), "none")(rows.double()).to(rows.dtype)
+            first = _first_map(method, turn, shape, count, bandwidth)
+            if start == "normal" and isinstance(first, Matrix):
+                first.U.normal_(generator=generator)
+                rows = first.to(rows.device)(rows.double()).to(rows.dtype)
             weight.copy_(layout.weight(rows))
-            count = block_count(layout, blocks)
-            first = _first_map(method, turn, shape, count, bandwidth).to(weight)
-            rotation = Rotation(layout, first, energy(rows, layout.sets), weight.requires_grad)
+            rotation = Rotation(
+                layout,
+                first.to(weight),
+                energy(rows, layout.sets),
+                weight.requires_grad,
+                learn_lengths,
+            )
             rotation.to(weight.device)
         # torch asks the rotation's right_inverse for the neurons behind the weight just set.
         parametrize.register_parametrization(
@@ -161,8 +174,13 @@ def _check(method: object, blocks: int, start: str, refine: str | None) -> None:
         raise ValueError(f"method must be a name or a callable T(v); got {method!r}")
     if blocks < 1:
         raise ValueError(f"blocks must be at least 1; got {blocks}")
-    if start not in ("random", "identity"):
-        raise ValueError(f"start must be 'random' or 'identity'; got {start!r}")
+    if start not in ("random", "identity", "normal"):
+        raise ValueError(f"start must be 'random', 'identity' or 'normal'; got {start!r}")
+    if start == "normal" and method not in (*CONSTRUCTED, "none", "regularized"):
+        raise ValueError(
+            f"start='normal' draws any U, which method {method!r} cannot start from; use 'random' "
+            f"or 'identity'"
+        )
     if refine is not None and refine not in REFINEMENTS:
         raise ValueError(
             f"refine must be None, {' or '.join(map(repr, REFINEMENTS))}; got {refine!r}"

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from ..functional import normalize, row_norm
+from ..functional.orthogonalize import solve_each
 from .matrices import CONSTRUCTED, FREE, apply, matrix
 from .sites import FilterMatrix
 
@@ -121,7 +123,7 @@ class Matrix(nn.Module):
         sets, stored, size, _ = self.U.shape
         R = matrix(self.U.detach().double(), self.method, self.bandwidth)
         columns = rows.double().reshape(sets, -1, stored, size).permute(0, 2, 3, 1)
-        turned = R.mT @ columns if self.method in CONSTRUCTED else torch.linalg.solve(R, columns)
+        turned = R.mT @ columns if self.method in CONSTRUCTED else solve_each(R, columns)
         return turned.permute(0, 3, 1, 2).reshape(rows.shape).to(rows.dtype)
 
     def extra_repr(self) -> str:
@@ -159,19 +161,29 @@ class Rotation(nn.Module):
         first: the map of the first task, from rows (n, d) to (n, d).
         start_energy: energy of the neurons, for reports.
         trainable: whether the plain weight was, for `fold`.
+        learn_lengths: train the length of each neuron, too; the neurons are then kept as unit
+            vectors.
     """
 
     start_energy: Tensor
     current_task: Tensor
+    lengths: nn.Parameter | None
 
     def __init__(
-        self, layout: FilterMatrix, first: nn.Module, start_energy: float, trainable: bool = True
+        self,
+        layout: FilterMatrix,
+        first: nn.Module,
+        start_energy: float,
+        trainable: bool = True,
+        learn_lengths: bool = False,
     ) -> None:
         super().__init__()
         self.layout = layout
         self.trainable = trainable
         self.tasks = nn.ModuleDict({DEFAULT_TASK: first})
         self.task = DEFAULT_TASK
+        rows = layout.sets * layout.neurons
+        self.lengths = nn.Parameter(torch.ones(rows, 1)) if learn_lengths else None
         self.register_buffer("start_energy", torch.tensor(start_energy))
         self.register_buffer("current_task", torch.tensor(0))
 
@@ -198,6 +210,8 @@ class Rotation(nn.Module):
                 f"T(v) must keep the shape of the neurons, (n, d) = {tuple(rows.shape)}; "
                 f"it returned {tuple(turned.shape)}"
             )
+        if self.lengths is not None:
+            turned = turned * self.lengths
         return self.layout.weight(turned).to(neurons.dtype)
 
     def right_inverse(self, weight: Tensor) -> Tensor:
@@ -209,9 +223,14 @@ class Rotation(nn.Module):
         Returns:
             The neurons, of the same shape.
         """
-        if not isinstance(self.map, Matrix):
-            return weight
-        return self.layout.weight(self.map.undo(self.layout.rows(weight))).contiguous()
+        rows = self.layout.rows(weight)
+        if self.lengths is not None:
+            with torch.no_grad():
+                self.lengths.copy_(row_norm(rows, keepdim=True))
+            rows = normalize(rows)
+        if isinstance(self.map, Matrix):
+            rows = self.map.undo(rows)
+        return self.layout.weight(rows).contiguous()
 
     def add_task(self, name: str, source: str | None = None) -> None:
         """Add a map for another task.

@@ -143,6 +143,8 @@ class Config(Section):
         require_parts(parts)
         if "thesis" in values:
             values["dissertation"] = values.pop("thesis")
+        if "optimizer" in values:  # runs of earlier versions had raw rates
+            values["optimizer"] = {"scale_rotations": False, **values["optimizer"]}
         sections = [item.name for item in fields(cls)]
         for key in values:
             if key not in sections:

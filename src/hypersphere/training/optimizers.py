@@ -7,11 +7,15 @@ lists in `no_weight_decay`.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, cast
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
+
+from hypersphere.orthogonal import OGD, Rotation, parameter_groups
+from hypersphere.orthogonal.rates import OptimizerKind
+from hypersphere.registry import unknown_name
 
 __all__ = ["OPTIMIZERS", "make_optimizer", "optimizer_groups"]
 
@@ -23,7 +27,9 @@ def optimizer_groups(
     weight_decay: float = 0.0,
     rotation_lr: float | None = None,
     head_weight_decay: float | None = None,
-    decay_rotations: bool = False,
+    decay_rotations: bool | Literal["all"] = False,
+    lr: float | None = None,
+    optimizer: OptimizerKind = "sgd",
 ) -> list[dict[str, Any]]:
     """Parameter groups with and without weight decay; rotations may have a learning rate of their
     own.
@@ -31,11 +37,15 @@ def optimizer_groups(
     Args:
         model: the network.
         weight_decay: of the neurons whose length counts. Default: 0.
-        rotation_lr: learning rate of rotations. Default: that of the optimizer.
+        rotation_lr: learning rate of rotations. Default: `lr`.
         head_weight_decay: of ``model.head``, if another (a GCN decays its first layer only).
             Default: `weight_decay`.
         decay_rotations: decay R as well where nothing else restrains it, `rotate(method="none")`
-            (UPT is R "with only weight decay", 7.5.1) and "regularized". Default: False.
+            (UPT is R "with only weight decay", 7.5.1) and "regularized"; "all" decays every U
+            (F.3). Default: False.
+        lr: learning rate of plain weights, in whose unit rotations learn: their rates are scaled
+            (`orthogonal.parameter_groups`). Default: raw rates.
+        optimizer: what will use the groups.
 
     Returns:
         Groups as the optimizers of torch take them.
@@ -43,46 +53,61 @@ def optimizer_groups(
     >>> [len(g["params"]) for g in optimizer_groups(nn.Linear(2, 3), weight_decay=5e-4)]
     [2]
     """
-    rotations, unrestrained = _rotation_parameters(model)
     free = {id(p) for p in _undecayed(model)}
     head = getattr(model, "head", None)
     heads = {id(p) for p in head.parameters()} if isinstance(head, nn.Module) else set()
-    own_rate = {} if rotation_lr is None else {"lr": rotation_lr}
-    groups: dict[str, dict[str, Any]] = {
+    groups: dict[Any, dict[str, Any]] = {
         "neurons": {"params": [], "weight_decay": weight_decay},
         "head": {"params": [], "weight_decay": head_weight_decay},
         "undecayed": {"params": [], "weight_decay": 0.0},
-        "rotations": {"params": [], "weight_decay": 0.0, **own_rate},
-        "decayed rotations": {"params": [], "weight_decay": weight_decay, **own_rate},
     }
+    turning = _rotation_groups(model, weight_decay, rotation_lr, decay_rotations, lr, optimizer)
     for parameter in model.parameters():
-        if not parameter.requires_grad:
+        if not parameter.requires_grad or id(parameter) in turning:
             continue
         key = "neurons"
-        if decay_rotations and id(parameter) in unrestrained:
-            key = "decayed rotations"
-        elif id(parameter) in rotations:
-            key = "rotations"
-        elif id(parameter) in free:
+        if id(parameter) in free:
             key = "undecayed"
         elif head_weight_decay is not None and id(parameter) in heads:
             key = "head"
         groups[key]["params"].append(parameter)
-    return [group for group in groups.values() if group["params"]]
+    rotations = list({id(group): group for group in turning.values()}.values())
+    return [group for group in (*groups.values(), *rotations) if group["params"]]
 
 
-def _rotation_parameters(model: nn.Module) -> tuple[set[int], set[int]]:
-    """Ids of what turns the neurons, and of that part of it which may leave orthogonality."""
-    from hypersphere.orthogonal import Rotation
+def _rotation_groups(
+    model: nn.Module,
+    weight_decay: float,
+    rotation_lr: float | None,
+    decay_rotations: bool | Literal["all"],
+    lr: float | None,
+    optimizer: OptimizerKind,
+) -> dict[int, dict[str, Any]]:
+    """The group of every parameter that turns neurons, by its id; scaled ones per layer."""
+    base = rotation_lr if rotation_lr is not None else lr
+    found: dict[int, dict[str, Any]] = {}
+    for group in parameter_groups(
+        model,
+        weight_decay,
+        decay_rotations,
+        lr=base,
+        optimizer=optimizer,
+        scale_rotations=lr is not None,
+    ):
+        own = [p for p in group["params"] if id(p) in _turning(model)]
+        if own:
+            kept: dict[str, Any] = {
+                key: group[key] for key in ("lr", "weight_decay") if key in group
+            }
+            new = {"params": own, **kept}
+            found.update((id(p), new) for p in own)
+    return found
 
-    every: set[int] = set()
-    unrestrained: set[int] = set()
-    for module in model.modules():
-        if isinstance(module, Rotation):
-            own = {id(p) for p in module.parameters()}
-            every |= own
-            unrestrained |= own if module.method in ("none", "regularized") else set()
-    return every, unrestrained
+
+def _turning(model: nn.Module) -> set[int]:
+    """Ids of what turns the neurons."""
+    modules = (m for m in model.modules() if isinstance(m, Rotation))
+    return {id(p) for m in modules for p in m.map.parameters()}
 
 
 def _undecayed(model: nn.Module) -> list[nn.Parameter]:
@@ -113,9 +138,10 @@ def make_optimizer(
     weight_decay: float = 0.0,
     rotation_lr: float | None = None,
     head_weight_decay: float | None = None,
-    decay_rotations: bool = False,
+    decay_rotations: bool | Literal["all"] = False,
     iterations: int = 2,
     others: str = "sgd",
+    scale_rotations: bool = True,
 ) -> Optimizer:
     """An optimizer by name, with the groups of `optimizer_groups`.
 
@@ -132,9 +158,12 @@ def make_optimizer(
         weight_decay: of Adam the classic L2 penalty that the dissertation uses; AdamW decouples it.
         rotation_lr: learning rate of rotations. Default: `lr`.
         head_weight_decay: weight decay of the head. Default: `weight_decay`.
-        decay_rotations: decay rotations that nothing else restrains. Default: False.
+        decay_rotations: decay rotations that nothing else restrains; "all" decays all of them.
+            Default: False.
         iterations: fixed-point iterations of OGD's update (Eq. 7.6). Default: 2.
         others: with "ogd", what moves everything but its matrices: "sgd", "adam" or "adamw".
+        scale_rotations: scale the rates of rotations so that `lr` means for them what it means for
+            plain weights. Default: True.
 
     Returns:
         The optimizer.
@@ -147,7 +176,17 @@ def make_optimizer(
             f"optimizer.others={others!r} goes with optimizer.name=ogd, which moves the matrices "
             f"of rotate and leaves the rest to it; got optimizer.name={name}"
         )
-    groups = optimizer_groups(model, weight_decay, rotation_lr, head_weight_decay, decay_rotations)
+    if name not in OPTIMIZERS:
+        raise unknown_name("optimizer", name, OPTIMIZERS)
+    groups = optimizer_groups(
+        model,
+        weight_decay,
+        rotation_lr,
+        head_weight_decay,
+        decay_rotations,
+        lr if scale_rotations else None,
+        cast(OptimizerKind, others if name == "ogd" else name),
+    )
     if not groups:
         raise ValueError("the model has no parameter to train")
     if name == "sgd":
@@ -155,8 +194,6 @@ def make_optimizer(
             groups, lr=lr, momentum=momentum, dampening=dampening, nesterov=nesterov
         )
     if name == "ogd":
-        from hypersphere.orthogonal import OGD
-
         if others == "sgd":
             return OGD(groups, lr, momentum, iterations, nesterov=nesterov)
         from hypersphere.training.ogd_adam import OGDAdam
@@ -166,4 +203,4 @@ def make_optimizer(
         return torch.optim.Adam(groups, lr=lr, betas=betas, eps=eps)
     if name == "adamw":
         return torch.optim.AdamW(groups, lr=lr, betas=betas, eps=eps)
-    raise ValueError(f"optimizer must be one of {', '.join(OPTIMIZERS)}; got {name!r}")
+    raise AssertionError(name)

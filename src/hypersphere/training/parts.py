@@ -19,7 +19,8 @@ from typing import Any, Literal, Union
 from hypersphere import data as _data  # noqa: F401 - data sets enter the register
 from hypersphere import heads, models, orthogonal, registry, regularizers
 from hypersphere.layers.angular import make_angular
-from hypersphere.layers.magnitude import CustomMagnitude, make_magnitude
+from hypersphere.layers.custom_magnitude import CustomMagnitude
+from hypersphere.layers.magnitude import make_magnitude
 from hypersphere.ranges import NonEmpty, Range, check, range_of, without_range
 from hypersphere.registry import unknown_name
 from hypersphere.training.argument_texts import argument_texts

@@ -84,9 +84,12 @@ class OptimizerConfig(Section):
         rotation_lr: learning rate of rotations. Default: lr.
         head_weight_decay: weight decay of the head. Default: weight_decay.
         decay_rotations: weight decay also on rotations that nothing else restrains: those of
-            rotate.method "none" (UPT, 7.5.1) and "regularized".
+            rotate.method "none" (UPT, 7.5.1) and "regularized"; "all" decays every rotation,
+            as the text does (F.3).
         iterations: steps of OGD's fixed-point iteration (Eq. 7.6).
         others: with ogd, the optimizer of everything but its matrices.
+        scale_rotations: scale the rates of rotations so that lr means for them what it means for
+            plain weights, whatever the map, block size and width; false is the raw rate.
     """
 
     section = "optimizer"
@@ -101,9 +104,10 @@ class OptimizerConfig(Section):
     weight_decay: NotNegative = 0.0
     rotation_lr: NotNegative | None = None
     head_weight_decay: NotNegative | None = None
-    decay_rotations: bool = False
+    decay_rotations: bool | Literal["all"] = False
     iterations: Count = 2
     others: Literal["sgd", "adam", "adamw"] = "sgd"
+    scale_rotations: bool = True
 
 
 @dataclass

@@ -58,7 +58,7 @@ def plain_patch_norms(x: Tensor, size: tuple[int, ...], geometry: Geometry | Non
     """Patch norms in differentiable operations."""
     squares = _squared_sum(x, geometry)
     if is_compiled() and geometry is not None:
-        # What a convolution finds is stored; a compiler would add up windows anew for each filter.
+        # A convolution stores its result; a compiler would add up the windows for each filter.
         squares = correlate(squares, squares.new_ones(geometry.groups, 1, *size), geometry)
     else:
         squares = box_filter(squares, size, geometry)

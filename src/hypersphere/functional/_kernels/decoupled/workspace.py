@@ -2,7 +2,7 @@
 
 The fused passes run through a batch a few images at a time. New memory for every temporary of every
 tile would cost more than the arithmetic: a C library gives blocks of this size back to the system
-when they are freed, and the system hands out empty pages, one fault each, when they are wanted
+when they are freed, and the system hands out empty pages, one fault each, when they are needed
 again. So each thread keeps a few blocks, of one megabyte at most; a graphics card's allocator does
 that by itself.
 """

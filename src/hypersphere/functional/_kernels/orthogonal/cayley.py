@@ -69,7 +69,12 @@ def _lu(A: Tensor) -> tuple[Tensor, Tensor, bool]:
         return factors, pivots, True
     pivots = torch.empty(A.shape[:-1], dtype=torch.int32, device=A.device)
     info = torch.empty(A.shape[:-2], dtype=torch.int32, device=A.device)
-    torch.linalg.lu_factor_ex(A, out=(A, pivots, info))
+    if A.device.type == "cpu" and A.dim() > 2:  # Note [Batched LU] in batches.py
+        matrices = zip(A.flatten(0, -3), pivots.flatten(0, -2), info.flatten(), strict=True)
+        for out in matrices:
+            torch.linalg.lu_factor_ex(out[0], out=out)
+    else:
+        torch.linalg.lu_factor_ex(A, out=(A, pivots, info))
     order = torch.arange(1, A.shape[-1] + 1, dtype=torch.int32, device=A.device)
     return A, pivots, not torch.equal(pivots, order.expand_as(pivots))
 

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ..autograd import Function
+from .batches import each_matrix
 from .rotations import lower_gram, stretched, upper_skew_outer
 from .spectra import spectrum
 
@@ -62,7 +63,7 @@ class CholeskyFactor(Function):
         if reflections:
             # All but the last sign are those of Gram-Schmidt; that one follows from det Q.
             odd = -1.0 if U.shape[-1] % 2 == 0 else 1.0
-            ctx.last = odd * torch.linalg.slogdet(U.mT).sign.unsqueeze(-1)
+            ctx.last = odd * each_matrix(lambda A: torch.linalg.slogdet(A).sign, U.mT).unsqueeze(-1)
             S = V.clone()
             S[..., -1, :] *= ctx.last
         Y: Tensor = torch.linalg.solve_triangular(T, S, upper=True)

@@ -1,0 +1,1 @@
+"""Ratios and logarithms of modified Bessel functions, as directional statistics needs them."""
