@@ -45,6 +45,8 @@ def help_text(
             named = {section: name if section in DEFAULT_NAMES else [name]}
             chosen = {**chosen, **named}
             topic = section if section in DEFAULT_NAMES else topic
+            if section == "data":
+                overrides, topic = {**overrides, "data.name": name}, "data.options"
         elif section in CHANGES:
             chosen[section] = True
         groups = _grouped(_help_options(chosen, settings, overrides), topic)

@@ -21,8 +21,8 @@ USAGE = """usage: hypersphere compare CONFIG.yaml[:VARIANT,...] ... [--seeds 0 1
                            [--folder FOLDER] [--section.key value ...]
 
 Trains every config with every seed (runs that are complete are not repeated)
-and prints mean +- deviation of the last and the best test value. Further options
-apply to all of them.
+and prints mean +- deviation of the last and the best test value. Further
+options apply to all of them.
 
   --seeds N ...    seeds (default: 0 1 2)
   --folder FOLDER  where the runs go (default: runs/compare)

@@ -23,8 +23,8 @@ minute on two cores.
   --resume [FOLDER]  continue the newest run of this config, or the run in
                      FOLDER; steps, intervals, threads, fabric and data.root may
                      change, the rest stays
-  --plugin MODULE    import parts of your own from a module or a .py file; may be
-                     repeated
+  --plugin MODULE    import parts of your own from a module or a .py file; may
+                     be repeated
   --print_config     show the resolved config and stop
   --help [TOPIC]     this, and every option of the parts that the config names;
                      TOPIC is a section (optimizer), an option (train.steps) or

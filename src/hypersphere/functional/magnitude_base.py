@@ -86,9 +86,8 @@ class MagnitudeFunction:
         Returns:
             The derivative, shaped like `value`.
         """
-        norm = (
-            torch.broadcast_tensors(norm, as_tensor(radius, norm))[0] if self.has_radius else norm
-        )  # type: ignore[no-untyped-call]
+        if self.has_radius:
+            norm = norm + torch.zeros_like(as_tensor(radius, norm))  # of the shape of both
         found = torch.func.vjp(lambda n: self.value(n, alpha, beta, radius), norm)
         derivative: Tensor = found[1](torch.ones_like(found[0]))[0]
         return derivative
