@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from ._version import __version__
 from .commands import listing
 from .commands.listing import LISTINGS
+from .commands.terminal import hanging
 from .registry import nearest
 
 COMMANDS = {
@@ -37,7 +38,7 @@ TAKE_PLUGINS = ("train", "compare", "sweep", "recipes", "points")
 def usage() -> str:
     """The commands, a line each."""
     width = max(map(len, COMMANDS))
-    lines = [f"  {name:<{width}}  {what}" for name, what in COMMANDS.items()]
+    lines = [hanging(f"  {name:<{width}}  ", what) for name, what in COMMANDS.items()]
     return "\n".join(
         [
             "usage: hypersphere COMMAND [options]",

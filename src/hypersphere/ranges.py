@@ -168,11 +168,6 @@ def _members(hint: Any) -> tuple[Any, ...]:
     return (hint,)
 
 
-def _is_constant(value: Any, kinds: tuple[Any, ...]) -> bool:
-    """Whether the value is null or a truth value, and the type has it."""
-    return (value is None or isinstance(value, bool)) and type(value) in kinds
-
-
 def _item_type(kinds: tuple[Any, ...]) -> Any:
     """The type of the numbers in a list or tuple."""
     for kind in kinds:

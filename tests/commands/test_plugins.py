@@ -9,6 +9,7 @@ import hypersphere.training  # noqa: F401 - registers the parts of the library
 from hypersphere import cli, registry
 from hypersphere.commands import evaluate, train
 from hypersphere.commands.plugins import import_plugin
+from registered import restore
 
 HEAD = '''
 import hypersphere as hs
@@ -28,24 +29,6 @@ class OwnHead(hs.heads.SSoftmaxHead):
 '''
 SMALL = ["--model.name", "mlp", "--model.widths", "[4]", "--data.share", "0.1", "--run.report"]
 SMALL += ["false", "--train.steps", "2", "--train.quiet", "true", "--data.batch_size", "16"]
-
-
-@pytest.fixture(autouse=True)
-def forget():
-    """Take what a test imports and registers away again."""
-    before = {kind: dict(table) for kind, table in registry._ENTRIES.items()}
-    modules = set(sys.modules)
-    yield
-    restore(before, modules)
-
-
-def restore(before, modules):
-    for name, module in list(sys.modules.items()):
-        if name not in modules and "__sha256__" in vars(module):
-            del sys.modules[name]
-    for kind, table in registry._ENTRIES.items():
-        table.clear()
-        table.update(before[kind])
 
 
 @pytest.fixture

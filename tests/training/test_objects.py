@@ -114,3 +114,32 @@ def test_data_and_options_may_be_objects(tmp_path):
     assert Config(data=split).data.name is split
     with pytest.raises(ValueError, match="which a run folder cannot bring back"):
         hs.training.build.make_loaders(Config.from_dict(saved).data, 0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"model": None}, "model is a name, a section with name and options, or an object; got N"),
+        ({"model": nn.Linear}, r"model is the class Linear: give an object, Linear\(\)"),
+        ({"model": lambda x: x}, "model has to be an nn.Module, so that its parameters"),
+        ({"head": 3}, "head is a name"),
+        ({"regularizers": [Lengths()]}, "regularizers is a dictionary of parts by name"),
+        ({"regularizers": {"mine": 0.5}}, "regularizers.mine is a section of options, or an obj"),
+        ({"optimizer": {"learning_rate": 1}}, "unknown key of optimizer 'learning_rate'"),
+        ({"optimizer": "sgd"}, "optimizer is a OptimizerConfig or a dictionary of its values"),
+    ],
+)
+def test_what_cannot_stand_in_a_config(settings, message):
+    with pytest.raises(ValueError, match=message):
+        Config(**settings)
+
+
+def test_names_and_dictionaries_stand_for_sections():
+    config = Config(model="cnn3", head="arcface", optimizer={"lr": 0.5}, data={"batch_size": 8})
+    assert (config.model, config.head) == ({"name": "cnn3"}, {"name": "arcface"})
+    assert (config.optimizer.lr, config.data.batch_size, config.data.name) == (0.5, 8, "digits")
+
+
+def test_a_hook_without_methods_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"the hook 'none' \(object\) has none of the methods"):
+        run(small_config(hooks={"none": object()}), tmp_path)

@@ -41,7 +41,7 @@ class Method:
 
 
 def is_share(metric: str) -> bool:
-    """Whether a metric is a share, which the text prints in percent.
+    """Whether a metric is a share, which the dissertation prints in percent.
 
     >>> [is_share(m) for m in ("validation_accuracy", "top5_error", "loss", "verification_eer")]
     [True, True, False, True]
@@ -111,7 +111,7 @@ def table(methods: Sequence[Method], metric: str, baseline: Method | None = None
     """Name, last and best value, difference to the baseline, the dissertation's number."""
     scale, digits = (100.0, 2) if is_share(metric) else (1.0, 4)
     unit = " (%)" if is_share(metric) else ""
-    header = ["config", f"last {metric}{unit}", f"best {metric}{unit}", "text"]
+    header = ["config", f"last {metric}{unit}", fX
     lines = []
     for method in methods:
         quoted = printed(method.recipe, metric)
@@ -160,7 +160,7 @@ def result_record(
 ) -> dict[str, Any]:
     """The comparison as a result file: `reports.markdown_table` sets it beside the dissertation.
 
-    "ours" is the last test value of each seed, in the unit of the text (percent for shares).
+    "ours" is the last test value of each seed, in percent for shares.
     """
     scale = 100.0 if is_share(metric) else 1.0
     sources = dict.fromkeys(m.recipe["source"] for m in methods if m.recipe["source"])

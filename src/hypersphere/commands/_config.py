@@ -15,6 +15,7 @@ import dataclasses
 import functools
 import json
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -23,7 +24,6 @@ from hypersphere import registry
 from hypersphere._optional import require
 from hypersphere.commands._files import (
     DEFAULT_NAMES,
-    FORMER_NAMES,
     check_length,
     load_file,
     merge,
@@ -32,6 +32,7 @@ from hypersphere.commands._files import (
     split_spec,
     variants_of,
 )
+from hypersphere.commands._overrides import NAMED, choose_parts, read_overrides
 from hypersphere.commands._yaml import ConfigError
 from hypersphere.registry import unknown_name
 from hypersphere.training.config import Config
@@ -52,7 +53,6 @@ __all__ += ["all_options", "chosen_parts", "read_settings", "require_plugins", "
 FIXED = tuple(
     f.name for f in dataclasses.fields(Config) if dataclasses.is_dataclass(f.default_factory)
 )
-NAMED = ("regularizers", "hooks")
 # Dictionaries whose keys the constructor checks.
 FREE = ("data.options", "head.annealing", "gan.generator")
 
@@ -108,8 +108,8 @@ def read_settings(
             f"--variant {','.join(variants)} lays changes over a file, and none was given: "
             f"hypersphere recipes lists files with variants"
         )
-    overrides = _overrides(arguments)
-    settings = _without_nulls(_remove(settings, overrides))
+    overrides = read_overrides(arguments)
+    settings = choose_parts(settings, overrides)
     given = {k: v for k, v in overrides.items() if v not in ("null", "None")}
     length = {k: given[f"train.{k}"] for k in ("steps", "epochs") if f"train.{k}" in given}
     check_length(length, "the command line")
@@ -157,7 +157,7 @@ def dump(config: Config) -> str:
     if values["train"]["epochs"] is not None:
         del values["train"]["steps"]  # the two exclude each other
     files = dict.fromkeys(
-        str(part["file"] or part["module"]) for part in used_parts(config).values()
+        shlex.quote(str(part["file"] or part["module"])) for part in used_parts(config).values()
     )
     notes = "".join(f"# needs --plugin {file}\n" for file in files)
     return notes + yaml.safe_dump(values, sort_keys=False, default_flow_style=None, width=100)
@@ -168,22 +168,6 @@ def _lists(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _lists(item) for key, item in value.items()}
     return [_lists(item) for item in value] if isinstance(value, (list, tuple)) else value
-
-
-def _overrides(arguments: Sequence[str]) -> dict[str, Any]:
-    """--a.b value, --a.b=value and bare --a.b (true) -> {"a.b": value}."""
-    found: dict[str, Any] = {}
-    rest = list(arguments)
-    while rest:
-        token = rest.pop(0)
-        if not token.startswith("--"):
-            raise ConfigError(f"expected --section.key value; got {token!r}")
-        key, equals, value = token[2:].partition("=")
-        if not equals:
-            value = "true" if not rest or rest[0].startswith("--") else rest.pop(0)
-        section, dot, rest_of_key = key.partition(".")
-        found[FORMER_NAMES.get(section, section) + dot + rest_of_key] = value
-    return found
 
 
 def chosen_parts(settings: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
@@ -310,29 +294,6 @@ def _is_mapping(hint: Any) -> bool:
 
 def _token(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
-
-
-def _remove(settings: Mapping[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
-    """`--regularizers.mhe null`, `--rotate null`: take the thing out of both."""
-    kept = dict(settings)
-    for key in [k for k, v in overrides.items() if v in ("null", "None")]:
-        section, _, name = key.partition(".")
-        if section in NAMED and name and "." not in name:
-            kept[section] = {k: v for k, v in (kept.get(section) or {}).items() if k != name}
-            del overrides[key]
-        elif key in CHANGES:
-            kept.pop(key, None)
-            del overrides[key]
-    return kept
-
-
-def _without_nulls(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Drop sections and named things set to null; the null of an option is a value."""
-    kept = {k: v for k, v in settings.items() if v is not None}
-    for section in NAMED:
-        if isinstance(kept.get(section), Mapping):
-            kept[section] = {k: v or {} for k, v in kept[section].items() if v is not None}
-    return kept
 
 
 def _assemble(parsed: dict[str, Any], chosen: Mapping[str, Any]) -> Config:

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from hypersphere import registry
-from hypersphere.commands._config import FIXED, NAMED, all_options, chosen_parts, read_settings
+from hypersphere.commands._config import FIXED, all_options, chosen_parts, read_settings
 from hypersphere.commands._files import DEFAULT_NAMES
 from hypersphere.commands._options import format_options
+from hypersphere.commands._overrides import NAMED
 from hypersphere.commands._yaml import ConfigError
 from hypersphere.registry import unknown_name
 from hypersphere.training.parts import CHANGES, KIND_OF_SECTION, Option, options
@@ -44,6 +45,8 @@ def help_text(
             named = {section: name if section in DEFAULT_NAMES else [name]}
             chosen = {**chosen, **named}
             topic = section if section in DEFAULT_NAMES else topic
+            if section == "data":
+                overrides, topic = {**overrides, "data.name": name}, "data.options"
         elif section in CHANGES:
             chosen[section] = True
         groups = _grouped(_help_options(chosen, settings, overrides), topic)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import textwrap
+import re
 import types
 import typing
 from collections.abc import Iterable
 from typing import Any, Literal, Union
 
+from hypersphere.commands.terminal import hanging
 from hypersphere.ranges import Range
 from hypersphere.training.parts import REQUIRED, Option
 
 __all__ = ["describe", "format_options", "type_text"]
 
-WIDTH = 96
+# A default that the docstring gives as a Python value; the signature has it, too.
+_PLAIN_DEFAULT = re.compile(r"\s*Default: (True|False|None|[-+.\de]+)\.?$")
+_ROLE = re.compile(r":\w+:`~?([^`]+)`")  # :func:`~package.name` of Sphinx
 SYMBOLS = ("alpha", "beta", "gamma", "eps", "kappa", "lambda", "phi", "psi", "rho", "theta")
 
 
@@ -30,9 +33,7 @@ def format_options(options: Iterable[Option], prefix: str = "--") -> str:
     lines = []
     for option in options:
         lines.append(f"  {prefix}{option.name} {type_text(option.type).upper()}")
-        lines += textwrap.wrap(
-            describe(option), WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6
-        )
+        lines.append(hanging(" " * 6, describe(option)))
     return "\n".join(lines)
 
 
@@ -45,9 +46,9 @@ def describe(option: Option) -> str:
     Returns:
         The text of its docstring, with a sentence for each that it does not have yet.
     """
-    text = option.help.strip()
-    first = text.partition(" ")[0]
-    if first.isalpha() and len(first) > 1 and first not in SYMBOLS:
+    text = _ROLE.sub(r"`\1`", _PLAIN_DEFAULT.sub("", option.help.strip()))
+    first = text.partition(" ")[0].rstrip(".,:;")
+    if first == "a" or (first.isalpha() and len(first) > 1 and first not in SYMBOLS):
         text = text[:1].upper() + text[1:]
     parts = [text if text.endswith((".", "?", "!")) or not text else f"{text}."]
     if option.choices:

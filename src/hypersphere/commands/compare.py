@@ -28,23 +28,27 @@ from hypersphere.training.run.checkpoint import RunError, write_atomically
 USAGE = """usage: hypersphere compare CONFIG.yaml[:VARIANT,...] ... [--seeds 0 1 2]
                            [--folder FOLDER] [--section.key value ...]
 
-Trains every config with every seed (runs that are complete are not repeated) and prints
-mean +- deviation of the last and the best test value; a run that diverges counts as not
-converged. Table and comparison.json are written after every run, so it can be stopped at any
-moment; the same command goes on. Further options apply to all configs.
+Trains every config with every seed (runs that are complete are not repeated)
+and prints mean +- deviation of the last and the best test value; a run that
+diverges counts as not converged. Table and comparison.json are written after
+every run, so it can be stopped at any moment; the same command goes on.
+Further options apply to all configs.
 
-  --seeds N ...        seeds (default: 0 1 2)
-  --folder FOLDER      where the runs go (default: runs/compare)
-  --metric NAME        of the test: accuracy, error, top5_error, loss, ..., or of unseen classes:
-                       verification_accuracy, verification_eer (default: that of the recipes)
-  --jobs N             runs at a time, with one thread each (default: 1)
-  --baseline NAME      a row of the table, or the variant or file that makes it: differences to
-                       it over the same seeds, with 95 % intervals and a verdict
-  --tune KEY=V1,V2,... choose a setting for each config on a part of the training samples
-                       (data.holdout), then train with it; repeated for a grid. NAME:KEY=...
-                       tunes one config only
-  --holdout SHARE      that part (default: 0.2)
-  --plugin MODULE      import parts of your own from a module or a .py file; may be repeated
+  --seeds N ...         seeds (default: 0 1 2)
+  --folder FOLDER       where the runs go (default: runs/compare)
+  --metric NAME         of the test: accuracy, error, top5_error, loss, ..., or
+                        of unseen classes: verification_accuracy,
+                        verification_eer (default: that of the recipes)
+  --jobs N              runs at a time, with one thread each (default: 1)
+  --baseline NAME       a row of the table, or the variant or file that makes
+                        it: differences to it over the same seeds, with 95 %
+                        intervals and a verdict
+  --tune KEY=V1,V2,...  choose a setting for each config on a part of the
+                        training samples (data.holdout), then train with it;
+                        repeated for a grid. NAME:KEY=... tunes one config only
+  --holdout SHARE       that part (default: 0.2)
+  --plugin MODULE       import parts of your own from a module or a .py file;
+                        may be repeated
 
 Options of the configs: `hypersphere train CONFIG.yaml --help`.
 """

@@ -16,7 +16,7 @@ from ._evaluation import (
     progress,
     read_samples,
 )
-from ._terminal import printable
+from .terminal import printable
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ._terminal import printable
+from .terminal import printable
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -6,6 +6,8 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from .terminal import hanging
+
 LISTINGS = {
     "heads": "head",
     "regularizers": "regularizer",
@@ -77,12 +79,14 @@ def table(kind: str) -> str:
     lines = rows(kind)
     widths = [max((len(line[i]) for line in lines), default=0) for i in range(2)]
     return "\n".join(
-        "  ".join(
-            cell.ljust(width)
-            for cell, width in zip(line[:2], widths, strict=True)
-            if width  # a column that is empty for all
+        hanging(
+            "".join(
+                f"{cell:<{width}}  "
+                for cell, width in zip(line[:2], widths, strict=True)
+                if width  # a column that is empty for all
+            ),
+            line[2],
         )
-        + f"  {line[2]}"
         for line in lines
     )
 
@@ -112,4 +116,4 @@ def show(kind: str, name: str) -> str:
     part = entry(kind, name)
     source = f" ({part.source})" if part.source else ""
     listed = format_options(options(kind, name).values(), prefix="")
-    return f"{name}{source}: {part.summary}\n\n{listed or '  no options'}"
+    return hanging("", f"{name}{source}: {part.summary}") + f"\n\n{listed or '  no options'}"

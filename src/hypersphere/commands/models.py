@@ -11,7 +11,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="hypersphere models",
         description="Without a name: every network, its table and its parameters (without a head). "
-        "With a name: its layers, the shapes they give out and their parameters.",
+        "With a name: its layers, the shapes they give out, their parameters, and its options.",
         epilog="example: hypersphere models cnn9 operator=sphere in_channels=1 image_size=28",
     )
     parser.add_argument("name", nargs="?", help="a network, e.g. cnn9")
@@ -69,25 +69,28 @@ def _number(value: int | None) -> str:
 def _show(name: str, options: dict[str, object], batch: int) -> str:
     from ..models import count_parameters, create, layer_rows, model_entry
     from ..models.summary import example_inputs
+    from ..training.parts import options as part_options
+    from ._options import format_options
+    from .terminal import hanging
 
     model = create(name, **options)
-    rows = [
-        (row.name, row.kind, " x ".join(map(str, row.shape)), f"{row.parameters:,}")
-        for row in layer_rows(model, batch)
-    ]
     found = model_entry(name)
-    inputs = " and ".join(" x ".join(map(str, x.shape)) for x in example_inputs(model, batch))
-    return "\n".join(
-        [
-            f"{name} ({found.source or found.build.__module__}): {found.description}",
-            f"input {inputs}, features {model.out_features}",
-            "",
-            _table(("layer", "kind", "output", "parameters"), rows, right={3}),
-            "",
-            f"{count_parameters(model):,} parameters",
-            f"options: {', '.join(found.options)}",
+    lines = [hanging("", f"{name} ({found.source or found.build.__module__}): {found.description}")]
+    try:
+        inputs = " and ".join(" x ".join(map(str, x.shape)) for x in example_inputs(model, batch))
+        rows = [
+            (row.name, row.kind, " x ".join(map(str, row.shape)), f"{row.parameters:,}")
+            for row in layer_rows(model, batch)
         ]
-    )
+        lines += [f"input {inputs}, features {model.out_features}", ""]
+        lines.append(_table(("layer", "kind", "output", "parameters"), rows, right={3}))
+    except ValueError as error:
+        if not found.own:
+            raise
+        lines += [f"features {model.out_features}", hanging("", f"no layers: {error}")]
+    lines += ["", f"{count_parameters(model):,} parameters", "", "options:"]
+    lines.append(format_options(part_options("model", name).values(), prefix=""))
+    return "\n".join(lines)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -17,6 +17,7 @@ from types import ModuleType
 import hypersphere.training  # noqa: F401 - registers the parts of this package before any other
 from hypersphere import registry
 from hypersphere.commands._yaml import ConfigError
+from hypersphere.training.own_parts import place_of
 
 __all__ = ["import_plugin", "loaded_plugins", "take_plugins"]
 
@@ -74,7 +75,7 @@ def import_plugin(name: str) -> ModuleType:
     except ConfigError:
         raise
     except Exception as error:  # whatever the plugin raises
-        detail = f"{type(error).__name__}: {error}"
+        detail = f"{type(error).__name__}: {error}{place_of(error)}"
         raise ConfigError(f"the plugin {name} cannot be imported: {detail}") from error
     if new and registry.revision() == before:
         del sys.modules[module.__name__]  # so that it is read again once it does

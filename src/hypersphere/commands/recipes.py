@@ -92,7 +92,7 @@ def main(argv: Sequence[str]) -> int:
     if not rows:
         print(f"no recipe contains {' '.join(words)!r}", file=sys.stderr)
         return 1
-    header = ["recipe", "source", "row", "text"] + (["measured"] if results else [])
+    header = ["recipe", "source", "row", "dissertation"] + (["measured"] if results else [])
     widths = [max(len(line[i]) for line in [header, *rows]) for i in range(len(header))]
     for line in [header, ["-" * w for w in widths], *rows]:
         print("  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip())

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from .._optional import require
-from ._terminal import printable
+from .terminal import printable
 
 
 def main(argv: list[str]) -> int:

@@ -16,26 +16,32 @@ from hypersphere.commands.plugins import take_plugins
 from hypersphere.training.own_parts import without_places
 
 USAGE = """usage: hypersphere sweep CONFIG.yaml[:VARIANT,...] --search KEY=SPACE ...
-                         [--trials 20] [--folds 3]
-                         [--storage URL] [--study NAME] [--section.key value ...]
+                         [--trials 20] [--folds 3] [--storage URL]
+                         [--study NAME] [--section.key value ...]
 
 SPACE is what may stand for the option KEY:
-  1:4           whole numbers from 1 to 4           0.1:0.9       numbers from 0.1 to 0.9
-  1e-4:1e-1:log the same on a logarithmic scale     a,b,c         one of these
+  1:4            whole numbers from 1 to 4
+  0.1:0.9        numbers from 0.1 to 0.9
+  1e-4:1e-1:log  numbers on a logarithmic scale
+  a,b,c          one of these
 
-  hypersphere sweep my.yaml --search head.m=1:4 --search model.angular=linear,cosine,sigmoid \\
+  hypersphere sweep my.yaml --search head.m=1:4 \\
+      --search model.angular=linear,cosine,sigmoid \\
       --search regularizers.mhe.hidden=0.01:100:log
 
-Each trial trains --folds times on all but one part of the training set and is scored on that part;
-the test set is never touched. Trials are kept in SQLite (runs/sweep-NAME/sweep.db); any Optuna
-storage works, and several processes or machines that name the same --storage and --study share the
-work. However a sweep ends, the same command goes on with it: finished trials stay, one that was
+Each trial trains --folds times on all but one part of the training set and is
+scored on that part; the test set is never touched. Trials are kept in SQLite
+(runs/sweep-NAME/sweep.db); any Optuna storage works, and several processes or
+machines that name the same --storage and --study share the work. However a
+sweep ends, the same command goes on with it: finished trials stay, one that was
 interrupted or killed is no result and is tried again.
 
-  --trials N      finished trials the study shall have (default: 20)
-  --folds N       parts of the cross-validation (default: 3)
-  --metric NAME   of the test, default: accuracy, to be maximized; --minimize if less is better
-  --plugin MODULE import parts of your own from a module or a .py file; may be repeated
+  --trials N       finished trials the study shall have (default: 20)
+  --folds N        parts of the cross-validation (default: 3)
+  --metric NAME    of the test (default: accuracy), to be maximized; --minimize
+                   if less is better
+  --plugin MODULE  import parts of your own from a module or a .py file; may be
+                   repeated
 
 Options of the config: `hypersphere train CONFIG.yaml --help`.
 """

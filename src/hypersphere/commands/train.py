@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -10,22 +11,29 @@ from typing import Any
 
 from hypersphere.commands import _config
 from hypersphere.commands._help import help_text
-from hypersphere.commands.plugins import take_plugins
+from hypersphere.commands.plugins import loaded_plugins, take_plugins
 
 USAGE = """usage: hypersphere train [CONFIG.yaml[:VARIANT,...]] [--section.key value ...]
 
-Without a config: the embedded digits, a small SphereNet with an annealed A-Softmax head and MHE;
-then verification of digits it has never seen. Under a minute on two cores.
+Without a config: the embedded digits, a small SphereNet with an annealed
+A-Softmax head and MHE; then verification of digits it has never seen. Under a
+minute on two cores.
 
-  --variant NAME     a variant of the config, e.g. cpu; the same as CONFIG.yaml:NAME
-  --resume [FOLDER]  continue the newest run of this config, or the run in FOLDER; steps,
-                     intervals, threads, fabric and data.root may change, the rest stays
-  --plugin MODULE    import parts of your own from a module or a .py file; may be repeated
+  --variant NAME     a variant of the config, e.g. cpu; as CONFIG.yaml:NAME
+  --resume [FOLDER]  continue the newest run of this config, or the run in
+                     FOLDER; steps, intervals, threads, fabric and data.root may
+                     change, the rest stays
+  --plugin MODULE    import parts of your own from a module or a .py file; may
+                     be repeated
   --print_config     show the resolved config and stop
-  --help [TOPIC]     this, and every option of the parts that the config names; TOPIC is a section
-                     (optimizer), an option (train.steps) or a part (head.arcface)
+  --help [TOPIC]     this, and every option of the parts that the config names;
+                     TOPIC is a section (optimizer), an option (train.steps) or
+                     a part (head.arcface)
 
-several processes: --fabric.devices 2, or torchrun --nproc-per-node 2 -m hypersphere train ...
+A hook or a regularizer with its defaults: --hooks.monitor; without one that the
+config names: --regularizers.mhe null.
+several processes: --fabric.devices 2, or
+                   torchrun --nproc-per-node 2 -m hypersphere train ...
 """
 
 # The example of the README: small enough for a minute, yet every part of the library is in it.
@@ -149,7 +157,9 @@ def train_and_tell(config: Any, folder: Path, resume: bool, text: str) -> int:
     if not fabric.is_global_zero:
         return 0 if outcome.interrupted is None else 128 + outcome.interrupted
     if outcome.interrupted is not None:
-        print(f"stopped; continue with: hypersphere train --resume {outcome.folder}")
+        plugins = [word for name in loaded_plugins() for word in ("--plugin", name)]
+        command = ["hypersphere", "train", "--resume", str(outcome.folder), *plugins]
+        print(f"stopped; continue with: {shlex.join(command)}")
         return 128 + outcome.interrupted
     print(_results(outcome, time.perf_counter() - began))
     if config.run.report:

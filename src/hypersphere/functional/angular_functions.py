@@ -37,6 +37,7 @@ from ._kernels.decoupled.activation import (
     TiledTanh,
 )
 from .arcsin import arcsin, inverse_sine, one_minus_square
+from .elementwise import apply_elementwise
 
 __all__ = [
     "Angular",
@@ -329,7 +330,7 @@ class CallableAngular(AngularFunction):
         self.own_slope: Callable[[Tensor], Tensor] | None = getattr(function, "slope", None)
 
     def value(self, cos: Tensor, k: Parameter = None, eps: float | None = None) -> Tensor:
-        return self.function(cos)
+        return apply_elementwise(self.function, cos)
 
     def slope(self, cos: Tensor, k: Parameter = None, eps: float | None = None) -> Tensor:
         return _derivative(self.function, cos) if self.own_slope is None else self.own_slope(cos)

@@ -11,7 +11,9 @@ from typing import TypeAlias
 from torch import Tensor, nn
 
 from ..registry import entries, entry
-from .magnitude_functions import MagnitudeFunction, Radius
+from . import magnitude_functions as _registered  # noqa: F401 - they enter the register
+from .elementwise import apply_elementwise
+from .magnitude_base import MagnitudeFunction, Radius
 
 __all__ = [
     "CallableMagnitude",
@@ -42,7 +44,7 @@ class CallableMagnitude(MagnitudeFunction):
         self.own_slope: Callable[[Tensor], Tensor] | None = getattr(function, "slope", None)
 
     def value(self, norm: Tensor, alpha: float = 1, beta: float = 0, radius: Radius = 1) -> Tensor:
-        return alpha * self.function(norm)
+        return alpha * apply_elementwise(self.function, norm)
 
     def slope(self, norm: Tensor, alpha: float = 1, beta: float = 0, radius: Radius = 1) -> Tensor:
         if self.own_slope is None:

@@ -31,6 +31,7 @@ from torch import Tensor
 from ..registry import entry, register
 from .angles import arccos
 from .angular import Angular, angular, angular_derivative, angular_function
+from .elementwise import apply_elementwise
 
 __all__ = [
     "Margin",
@@ -260,7 +261,7 @@ def psi_value(
     """
     if psi is None:
         return angular(cos, kind, k)
-    return psi(cos, kind, k) if isinstance(psi, Margin) else psi(cos)
+    return psi(cos, kind, k) if isinstance(psi, Margin) else apply_elementwise(psi, cos)
 
 
 def psi_slope(

@@ -12,6 +12,7 @@ from .angular import (
     make_angular,
 )
 from .convert import convert, revert
+from .custom_magnitude import CustomMagnitude
 from .decoupled import (
     DecoupledConv1d,
     DecoupledConv2d,
@@ -40,6 +41,7 @@ __all__ = [
     "BallMagnitude",
     "CosineAngular",
     "CustomAngular",
+    "CustomMagnitude",
     "DecoupledConv1d",
     "DecoupledConv2d",
     "DecoupledConv3d",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import typing
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,11 +13,13 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from hypersphere.ranges import check
 from hypersphere.training.config import Config, DataConfig, ScheduleConfig
 from hypersphere.training.hooks import Anneal, Regularize
 from hypersphere.training.optimizers import make_optimizer
 from hypersphere.training.own_parts import object_of
 from hypersphere.training.parts import CHANGES, construct, options, resolve
+from hypersphere.training.runtime import EVENTS
 from hypersphere.training.schedules import (
     LearningRate,
     Plateau,
@@ -111,6 +114,10 @@ def load_data(config: DataConfig) -> Any:
             {"object": config.name} if not isinstance(config.name, dict) else config.name
         )
     values = dict(config.options)
+    known = options("data", config.name)
+    for key, value in values.items():
+        if key in known:  # the others are refused by `data.load`
+            check(f"data.options.{key}", value, known[key].type, known[key].range)
     if config.imbalance is not None:
         values["imbalance"] = config.imbalance
     return data.load(config.name, config.root, **values)
@@ -183,6 +190,11 @@ def make_head(settings: dict[str, Any], in_features: int, num_classes: int) -> n
     values.pop("sharded", None)  # the processes come later
     detached = values.pop("detached", False)
     head = construct("head", name, values, in_features=in_features, num_classes=num_classes)
+    if not isinstance(head, nn.Module) or type(head).forward is nn.Module.forward:
+        raise TypeError(
+            f"the head {name!r} has to be an nn.Module with forward(features) -> scores (B, C); "
+            f"got {type(head).__name__}"
+        )
     if annealing is not None:
         head.annealing = construct("annealing", "", annealing)
     head.detached = detached  # see `tasks.ClassifierLoss`
@@ -222,10 +234,17 @@ def make_sized_model(settings: dict[str, Any], shape: Sequence[int]) -> Any:
     given = object_of(settings)
     if given is not None:
         return copy.deepcopy(given)
+    known = options("model", settings["name"])
     sizes: dict[str, Any] = {}
     if len(shape) in (1, 3):
         sizes = {"in_channels": shape[0], "image_size": list(shape[1:]) or None}
-    known = options("model", settings["name"])
+    if len(shape) == 3 and "image_size" in known and _takes_number(known["image_size"].type):
+        if shape[1] != shape[2]:
+            raise ValueError(
+                f"the model {settings['name']!r} takes square pictures (image_size is an int); "
+                f"these are {shape[1]} x {shape[2]}"
+            )
+        sizes["image_size"] = shape[1]
     values = {key: value for key, value in settings.items() if key != "name"}
     for key in ("in_channels", "image_size"):
         if values.get(key) is None:
@@ -233,6 +252,11 @@ def make_sized_model(settings: dict[str, Any], shape: Sequence[int]) -> Any:
             if key in known and sizes.get(key) is not None:
                 values[key] = sizes[key]
     return construct_model(settings["name"], values)
+
+
+def _takes_number(hint: Any) -> bool:
+    """Whether a type is a whole number (or null), and no list."""
+    return hint is int or set(typing.get_args(hint)) == {int, type(None)}
 
 
 @torch.no_grad()
@@ -321,5 +345,11 @@ def make_hooks(config: Config) -> list[Any]:
         hooks.append(Regularize(name, regularizer, **when))
     for name, settings in config.hooks.items():
         given = object_of(settings)
-        hooks.append(given if given is not None else construct("hooks", name, settings))
+        hook = given if given is not None else construct("hooks", name, settings)
+        if not any(hasattr(hook, event) for event in EVENTS):
+            raise TypeError(
+                f"the hook {name!r} ({type(hook).__name__}) has none of the methods that are "
+                f"called: {', '.join(EVENTS)}"
+            )
+        hooks.append(hook)
     return hooks

@@ -51,7 +51,8 @@ class Config(Section):
     Args:
         task: what is trained: a task of `hypersphere tasks`.
         seed: seed of Python, NumPy and torch.
-        data: the data set and how it is served.
+        data: the data set and how it is served. Each of the fixed sections may also be a
+            dictionary of its values.
         model: name and options of the network (`hypersphere models`), or a module whose output is
             (B, features).
         head: name and options of the head (`hypersphere heads`), or a module that takes the
@@ -94,11 +95,19 @@ class Config(Section):
         super().__post_init__()
         # "parts" of the dictionary that this config was read from.
         self._recorded: dict[str, Any] | None = None
-        self.model, self.head = as_section(self.model), as_section(self.head)
-        self.regularizers = {name: as_section(part) for name, part in self.regularizers.items()}
-        self.hooks = {name: as_section(part) for name, part in self.hooks.items()}
-        if not isinstance(self.data, DataConfig):
+        self.model, self.head = as_section("model", self.model), as_section("head", self.head)
+        for section in ("regularizers", "hooks"):
+            parts = getattr(self, section)
+            if not isinstance(parts, Mapping):
+                raise ValueError(f"{section} is a dictionary of parts by name; got {parts!r}")
+            parts = {name: as_section(f"{section}.{name}", part) for name, part in parts.items()}
+            setattr(self, section, parts)
+        if not isinstance(self.data, (DataConfig, Mapping)):
             self.data = DataConfig(name=self.data)
+        for item in fields(self):
+            kind, value = item.default_factory, getattr(self, item.name)
+            if isinstance(kind, type) and is_dataclass(kind) and not isinstance(value, kind):
+                setattr(self, item.name, _section(item.name, kind, value))
 
     def to_dict(self) -> dict[str, Any]:
         """Nested plain values, as run.json keeps them.
@@ -136,19 +145,23 @@ class Config(Section):
             values["dissertation"] = values.pop("thesis")
         if "optimizer" in values:  # runs of earlier versions had raw rates
             values["optimizer"] = {"scale_rotations": False, **values["optimizer"]}
-        sections: dict[str, Any] = {f.name: f.default_factory for f in fields(cls)}
-        built = {}
-        for key, value in values.items():
+        sections = [item.name for item in fields(cls)]
+        for key in values:
             if key not in sections:
                 raise unknown_name("section", key, sections)
-            section = sections[key]
-            if isinstance(section, type) and is_dataclass(section):
-                known = [item.name for item in fields(section)]
-                for name in value:
-                    if name not in known:
-                        raise unknown_name(f"key of {key}", name, known)
-                value = section(**value)
-            built[key] = value
-        config = cls(**built)
+        config = cls(**values)
         config._recorded = parts
         return config
+
+
+def _section(key: str, kind: type, values: Any) -> Any:
+    """A fixed section from its values by name."""
+    if not isinstance(values, Mapping):
+        raise ValueError(
+            f"{key} is a {kind.__name__} or a dictionary of its values; got {values!r}"
+        )
+    known = [item.name for item in fields(kind)]
+    for name in values:
+        if name not in known:
+            raise unknown_name(f"key of {key}", name, known)
+    return kind(**values)

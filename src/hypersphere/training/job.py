@@ -13,6 +13,7 @@ from hypersphere.training.diagnose import NotFinite
 from hypersphere.training.distributed import make_fabric
 from hypersphere.training.fsdp import is_fsdp
 from hypersphere.training.loop import fit
+from hypersphere.training.own_parts import place_of
 from hypersphere.training.prepare import Job, prepare
 from hypersphere.training.processes import named_failures
 from hypersphere.training.run.checkpoint import RunError
@@ -100,7 +101,7 @@ def _train(
         # torch and constructors say so when settings do not fit together; in the loop the same
         # errors are bugs.
         if isinstance(error, (TypeError, RuntimeError)) and not isinstance(error, RunError):
-            raise SetupError(f"cannot set up this run: {error}") from error
+            raise SetupError(f"cannot set up this run: {error}{place_of(error)}") from error
         raise
     say = _speaker(fabric, config.train.quiet)
     for note in job.notes:

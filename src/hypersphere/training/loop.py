@@ -145,7 +145,7 @@ def update(
             values = {"loss": loss * (len(part[0]) / len(batch[0]))}
             for extra in listeners["terms"]:
                 values.update(extra(run, part, outputs, final))
-            whole = sum(values.values())
+            whole = total(values)
             check.note(whole, values)
             run.fabric.backward(whole)
         for name, value in values.items():
@@ -163,6 +163,15 @@ def update(
     if hooked and measured:
         with torch.no_grad():
             run.measured = run.task.measure(part, outputs)
+
+
+def total(values: dict[str, Tensor]) -> Tensor:
+    """The sum of the loss and its terms; what is not a scalar tensor is refused by its name."""
+    for name, value in values.items():
+        if not isinstance(value, Tensor) or value.dim():
+            got = f"a tensor {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
+            raise ValueError(f"the loss is a sum of scalar tensors; {name!r} is {got}")
+    return torch.as_tensor(sum(values.values()))
 
 
 def log(run: Run, elapsed: float) -> dict[str, Any]:

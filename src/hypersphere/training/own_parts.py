@@ -6,16 +6,22 @@ for the plugin, or for the object.
 
 from __future__ import annotations
 
+import shlex
+import sysconfig
+import traceback
 import warnings
 from collections.abc import Mapping
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
+
+from torch import nn
 
 from hypersphere.registry import KINDS, entries, origin
 from hypersphere.training.sections import Section
 
 __all__ = ["NAMED_BY_OPTION", "OBJECT", "as_section", "object_of", "plain_values", "require_parts"]
-__all__ += ["used_parts", "without_places"]
+__all__ += ["place_of", "used_parts", "without_places"]
 
 # The key under which a section holds an object that was given in Python.
 OBJECT = "object"
@@ -26,6 +32,30 @@ NAMED_BY_OPTION = {
     "operator": "magnitude",
     "margin": "margin",
 }
+
+
+_WARNED: dict[str | tuple[str, type[Warning], int], int] = {}
+_PACKAGE = str(Path(__file__).resolve().parents[1])
+_LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
+
+
+def place_of(error: BaseException) -> str:
+    """Where a part that is not of this package raised an error.
+
+    Args:
+        error: what was raised.
+
+    Returns:
+        " (FILE, line N)", the last line of the user's own that this package called; empty if there
+        is none.
+    """
+    place, called = "", False
+    for frame in traceback.extract_tb(error.__traceback__):
+        if frame.filename.startswith(_PACKAGE):
+            called = True
+        elif called and not frame.filename.startswith((*_LIBRARIES, "<")):
+            place = f" ({frame.filename}, line {frame.lineno})"
+    return place
 
 
 def without_places(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -123,7 +153,7 @@ def require_parts(records: Any) -> None:
         if kind not in KINDS:  # an object, which is asked for when it is needed
             continue
         known = {part.name: part for part in entries(kind)}
-        where = record.get("file") or record.get("module")
+        where = shlex.quote(str(record.get("file") or record.get("module")))
         if name not in known:
             raise ValueError(
                 f"this run uses the {KINDS[kind]} {name!r} of the plugin {where}, which is not "
@@ -131,10 +161,14 @@ def require_parts(records: Any) -> None:
             )
         now = origin(known[name].target)
         if record.get("sha256") and now["sha256"] != record["sha256"]:
-            warnings.warn(
+            # A register of warnings of its own: once, however often the record is read.
+            warnings.warn_explicit(
                 f"{now['file']}, which has the {KINDS[kind]} {name!r}, has changed since this run "
                 f"was made",
-                stacklevel=3,
+                UserWarning,
+                str(now["file"]),
+                1,
+                registry=_WARNED,
             )
 
 
@@ -142,16 +176,35 @@ def _is_plain(value: Any) -> bool:
     return value is None or isinstance(value, (str, int, float, bool, list, tuple, Mapping))
 
 
-def as_section(part: Any) -> Any:
-    """A section that holds an object.
+def as_section(key: str, part: Any) -> Any:
+    """The section of a part, from what stands in its place.
 
     Args:
-        part: a section, or the object that stands in its place.
+        key: the section, such as "model" or "hooks.mine".
+        part: the section itself, the name of a model or a head, or an object.
 
     Returns:
-        The section as it is, or {"object": part}.
+        The section as it is, {"name": part} or {"object": part}.
+
+    Raises:
+        ValueError: if it is none of these.
     """
-    return part if _is_plain(part) else {OBJECT: part}
+    named_by_key = "." in key
+    if isinstance(part, str) and not named_by_key:
+        return {"name": part}
+    if _is_plain(part) and not isinstance(part, Mapping):
+        usual = (
+            "a section of options" if named_by_key else "a name, a section with name and options"
+        )
+        raise ValueError(f"{key} is {usual}, or an object; got {part!r}")
+    if isinstance(part, type):
+        raise ValueError(f"{key} is the class {part.__name__}: give an object, {part.__name__}()")
+    if key in ("model", "head") and not isinstance(part, (Mapping, nn.Module)):
+        raise ValueError(
+            f"{key} has to be an nn.Module, so that its parameters are trained and saved; got "
+            f"{type(part).__name__}"
+        )
+    return part if isinstance(part, Mapping) else {OBJECT: part}
 
 
 def _class_name(value: Any) -> str:

@@ -19,6 +19,7 @@ from typing import Any, Literal, Union
 from hypersphere import data as _data  # noqa: F401 - data sets enter the register
 from hypersphere import heads, models, orthogonal, registry, regularizers
 from hypersphere.layers.angular import make_angular
+from hypersphere.layers.custom_magnitude import CustomMagnitude
 from hypersphere.layers.magnitude import make_magnitude
 from hypersphere.ranges import NonEmpty, Range, check, range_of, without_range
 from hypersphere.registry import unknown_name
@@ -260,7 +261,9 @@ def construct(kind: str, name: str, values: Mapping[str, Any], **derived: Any) -
     target = _target(KIND_OF_SECTION.get(kind, kind), name)
     settings = {key: resolve(key, value) for key, value in values.items()}
     if kind in ("angular", "magnitude", "margin") and inspect.isroutine(target):
-        return functools.partial(target, **settings)
+        function = functools.partial(target, **settings)
+        # An operator that is a function makes layers; a magnitude says what it is.
+        return CustomMagnitude(function) if kind == "magnitude" else function
     return target(**settings, **derived)
 
 

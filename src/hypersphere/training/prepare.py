@@ -29,6 +29,11 @@ __all__ = ["OPTIONAL", "Job", "make_settings", "prepare", "refuse_unused", "seed
 # All others (model, init, low_rank, rotate, regularizers, hooks, optimizer, schedule, train, ...)
 # are used for every task, here and in the loop.
 OPTIONAL = ("data", "head", "few_shot", "gan", "train.label_smoothing")
+# What a task has to have once it is built; see `tasks/__init__.py`.
+TASK_MEMBERS = (
+    *("model", "players", "objectives", "batches_per_epoch", "best"),
+    *("batches", "measure", "test", "state_dict", "load_state_dict"),
+)
 
 
 @dataclass
@@ -68,6 +73,7 @@ def prepare(config: Config, fabric: Any, split: Any = None) -> Job:
         ValueError: if settings do not fit together, or the task does not use them.
     """
     kind = entry("task", config.task).target
+    check_task(config.task, kind, ("sections", "build"))
     if is_fsdp(fabric):
         refuse(config)
     refuse_unused(config, kind.sections)
@@ -78,6 +84,7 @@ def prepare(config: Config, fabric: Any, split: Any = None) -> Job:
     seed_everything(config.seed)  # the same network on every process
     own_data = {} if split is None else {"split": split}
     task = kind.build(config, fabric, **own_data)
+    check_task(config.task, task, TASK_MEMBERS)
     notes = start_from(task.model, config.train.init_from)
     if fabric.world_size > 1:
         synchronize(task.model)
@@ -95,6 +102,16 @@ def prepare(config: Config, fabric: Any, split: Any = None) -> Job:
     # The same start everywhere; from here on, processes draw (dropout, noise) each for themselves.
     seed_everything(config.seed + fabric.global_rank)
     return Job(task, hooks, settings, notes)
+
+
+def check_task(name: str, task: Any, members: Collection[str]) -> None:
+    """ValueError for a task that lacks what `prepare` and the loop ask for."""
+    missing = [member for member in members if not hasattr(task, member)]
+    if missing:
+        raise ValueError(
+            f"the task {name!r} has to define {', '.join(missing)}: the docstring of "
+            f"hypersphere.training.tasks says what each is"
+        )
 
 
 def seed_everything(seed: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -143,7 +143,7 @@ class Run:
         self.listeners: dict[str, list[Any]] = {event: [] for event in EVENTS}
         for hook in self.hooks:
             for event, methods in self.listeners.items():
-                methods += [getattr(hook, event)] if hasattr(hook, event) else []
+                methods += [_checked(hook, event)] if hasattr(hook, event) else []
 
     @property
     def model(self) -> nn.Module:
@@ -166,3 +166,26 @@ class Run:
             What the hooks returned, in their order.
         """
         return [method(self, *arguments) for method in self.listeners[event]]
+
+
+# What some of the methods return; the others return nothing.
+_RETURNS: dict[str, type] = {"change_batch": tuple, "terms": Mapping, "log": Mapping}
+
+
+def _checked(hook: Any, event: str) -> Callable[..., Any]:
+    """A method of a hook; of a user's own hook, what it returns is checked."""
+    method: Callable[..., Any] = getattr(hook, event)
+    expected = _RETURNS.get(event)
+    if expected is None or type(hook).__module__.startswith("hypersphere."):
+        return method
+
+    def call(*arguments: Any) -> Any:
+        value = method(*arguments)
+        if not isinstance(value, expected):
+            wanted = "tuple of tensors" if expected is tuple else "dictionary"
+            raise ValueError(
+                f"{event} of the hook {type(hook).__name__} has to return a {wanted}; got {value!r}"
+            )
+        return value
+
+    return call

@@ -31,7 +31,7 @@ from torch import Tensor
 from .workspace import Workspace
 
 if TYPE_CHECKING:
-    from ...magnitude_functions import MagnitudeFunction
+    from ...magnitude_base import MagnitudeFunction
     from .plain import FilterShapes
 
 __all__ = [

@@ -19,7 +19,7 @@ from .convolution import Geometry, correlate
 
 if TYPE_CHECKING:
     from ...angular_functions import AngularFunction
-    from ...magnitude_functions import MagnitudeFunction
+    from ...magnitude_base import MagnitudeFunction
 
 __all__ = [
     "FilterShapes",

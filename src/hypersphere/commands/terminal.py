@@ -1,12 +1,42 @@
-"""Text from files and other people, made safe to print on a terminal."""
+"""Text for a terminal: within its width, and safe to print if it comes from files."""
 
 from __future__ import annotations
 
+import shutil
+import textwrap
 import unicodedata
+
+LONGEST_LINE = 96  # longer ones are tiring to read, however wide the terminal
 
 # Letters written from the right are text; these marks turn around what stands beside them.
 DIRECTION_MARKS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 UNSAFE = ("Cc", "Cs", "Zl", "Zp")  # control characters, lone surrogates, line separators
+
+
+def hanging(start: str, text: str) -> str:
+    """A paragraph whose further lines begin below its text.
+
+    Args:
+        start: what stands before the text, such as a name in a table.
+        text: the text.
+
+    Returns:
+        Lines that fit the terminal.
+
+    >>> print(hanging("  train  ", "train a model"))
+      train  train a model
+    """
+    columns = shutil.get_terminal_size((LONGEST_LINE + 1, 0)).columns - 1
+    width = max(40, min(LONGEST_LINE, columns))
+    if len(start) > width // 2:
+        return f"{start.rstrip()}\n" + hanging(" " * 8, text)
+    return textwrap.fill(
+        text,
+        width,
+        initial_indent=start,
+        subsequent_indent=" " * len(start),
+        break_on_hyphens=False,
+    )
 
 
 def printable(text: object, newlines: bool = False) -> str:
