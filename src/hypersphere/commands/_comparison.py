@@ -111,7 +111,7 @@ def table(methods: Sequence[Method], metric: str, baseline: Method | None = None
     """Name, last and best value, difference to the baseline, the dissertation's number."""
     scale, digits = (100.0, 2) if is_share(metric) else (1.0, 4)
     unit = " (%)" if is_share(metric) else ""
-    header = ["config", f"last {metric}{unit}", fX
+    header = ["config", f"last {metric}{unit}", f"best {metric}{unit}", "dissertation"]
     lines = []
     for method in methods:
         quoted = printed(method.recipe, metric)
