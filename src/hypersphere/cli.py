@@ -6,6 +6,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 
+from ._terminal import printable
 from ._version import __version__
 from .commands import listing
 from .commands.listing import LISTINGS
@@ -88,6 +89,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         # A missing extra is the user's to install, not a crash: say it in one line.
         print(f"hypersphere {name}: {error}", file=sys.stderr)
         return 1
+    except MemoryError as error:
+        print(f"hypersphere {name}: not enough memory: {error}", file=sys.stderr)
+        return 1
     except BrokenPipeError:  # the reader of our output went away, e.g. `| head`
         sys.stderr.close()
         return 0
+    except OSError as error:  # a file that cannot be read, a folder that cannot be written
+        print(f"hypersphere {name}: {printable(error)}", file=sys.stderr)
+        return 1

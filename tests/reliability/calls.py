@@ -67,6 +67,8 @@ class Answer:
             return f"raw output: {(self.err + self.out)[-400:]!r}"
         if self.code == 0:
             return ""
+        if "not enough memory" in self.err:
+            return f"it asked for too much memory: {self.err[-400:]}"
         found = [line for line in self.err.splitlines() if SENTENCE.match(line)]
         if self.code == 3 and not found:  # of `gallery`: nobody matches
             return ""

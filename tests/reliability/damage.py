@@ -138,9 +138,9 @@ def _by_pipe(path: Path) -> None:
 
 
 def _large(path: Path) -> None:
-    """Eight gigabytes that take no place on disk."""
+    """Two gigabytes that take no place on disk."""
     with open(path, "r+b") as file:
-        file.truncate(8 << 30)
+        file.truncate(2 << 30)
 
 
 PICKLE = b"cos\nsystem\n(S'touch owned'\ntR."  # runs a command where it is unpickled
@@ -194,7 +194,7 @@ DAMAGES: list[Damage] = [
     Damage("a pipe", "replaced", _by_pipe),
     Damage("the device null", "replaced", _by_link("/dev/null")),
     Damage("the device zero", "bombed", _by_link("/dev/zero")),
-    Damage("8 GB of zeros behind it", "bombed", _large),
+    Damage("2 GB of zeros behind it", "bombed", _large),
     replace("brackets 100,000 deep", "bombed", b"[" * 100_000 + b"]" * 100_000),
     replace("braces 100,000 deep", "bombed", b'{"a":' * 100_000 + b"1" + b"}" * 100_000),
     replace("a number of 100,000 digits", "bombed", b'{"format": 1' + b"0" * 100_000 + b"}"),

@@ -419,18 +419,19 @@ FORMATS: list[Format] = [
     ),
     Format(
         "run.json", "run", "run/run.json",
-        (RESUME, EVALUATE, ENROLL_RUN, report(False)), RUN_JSON,
+        (RESUME, EVALUATE, ENROLL_RUN, report(False)), RUN_JSON, oracles.sealed,
     ),
     Format(
-        "run.json of a comparison", "run", "several/small-seed0/run.json", (COMPARE,), RUN_JSON
+        "run.json of a comparison", "run", "several/small-seed0/run.json", (COMPARE,), RUN_JSON,
+        oracles.sealed,
     ),
     Format(
         "summary.json", "run", "run/summary.json",
-        (EVALUATE_BEST, RESUME, report(False)), SUMMARY,
+        (EVALUATE_BEST, RESUME, report(False)), SUMMARY, oracles.sealed,
     ),
     Format(
         "summary.json of a comparison", "run", "several/small-seed0/summary.json", (COMPARE,),
-        SUMMARY,
+        SUMMARY, oracles.sealed,
     ),
     Format("metrics.jsonl", "run", "run/metrics.jsonl", (RESUME, report(True)), LINES),
     Format(
@@ -440,7 +441,10 @@ FORMATS: list[Format] = [
         "config.yaml", "run", "small.yaml", (COMPARE, INIT), SECTIONS, oracles.yaml_config
     ),
     Format("features of a run (.npz)", "run", "run/features.npz", (report(True),), lies.npz_lies()),
-    Format("result of evaluate (.json)", "run", "run/classification.json", (report(False),), RESULTS),
+    Format(
+        "result of evaluate (.json)", "run", "run/classification.json", (report(False),), RESULTS,
+        oracles.sealed,
+    ),
     Format(
         "features kept by evaluate", "run", "run/cache/*-*[0-4].safetensors", (CACHED,),
         lies.safetensors_lies(),
@@ -526,7 +530,7 @@ FORMATS: list[Format] = [
         oracles.listing,
     ),
     Format(
-        "HDF5", "clouds", "data/modelnet40_ply_hdf5_2048/ply_data_train1.h5",
+        "HDF5", "clouds", "data/modelnet40_ply_hdf5_2048/ply_data_train0.h5",
         (data("modelnet40"),), (), oracles.hdf5,
     ),
     Format("shards, rows", "shards", "head/classes-*.pt", (Reader("load_shards", _shards),)),

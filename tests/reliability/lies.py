@@ -41,6 +41,8 @@ def _remove(section: Any, key: Any) -> None:
 def _edit(path: str, what: str, change: Callable[[Any, Any], None]) -> Damage:
     def apply(content: bytes) -> bytes:
         record = json.loads(content)
+        if isinstance(record, dict):  # as an earlier version wrote it: only the types speak
+            record.pop("checksum", None)
         *above, last = [int(k) if k.isdigit() else k for k in path.split(".")]
         place = record
         for key in above:

@@ -12,6 +12,7 @@ import json
 import pickle
 import re
 import struct
+import zlib
 from typing import Any
 
 import numpy as np
@@ -159,6 +160,17 @@ def listing(content: bytes) -> bytes | None:
         return json.dumps(json.loads(content.decode("utf-8"))).encode()
     except (ValueError, RecursionError):
         return None
+
+
+def sealed(content: bytes) -> bytes | None:
+    """A JSON object whose checksum, if it has one, is that of the rest."""
+    try:
+        found = json.loads(content.decode("utf-8"))
+        checksum = found.pop("checksum", None)
+        own = f"{zlib.crc32(json.dumps(found, sort_keys=True).encode()):08x}"
+    except (ValueError, RecursionError, AttributeError, TypeError):
+        return None
+    return json.dumps(found).encode() if checksum in (None, own) else None
 
 
 def hdf5(content: bytes) -> bytes | None:

@@ -16,6 +16,8 @@ from typing import Any
 from hypersphere.commands import _config
 from hypersphere.commands.plugins import take_plugins
 from hypersphere.training.own_parts import without_places
+from hypersphere.training.run.checkpoint import RunError
+from hypersphere.training.run.records import read_record, run_config
 
 USAGE = """usage: hypersphere compare CONFIG.yaml[:VARIANT,...] ... [--seeds 0 1 2]
                            [--folder FOLDER] [--section.key value ...]
@@ -38,7 +40,7 @@ def main(argv: Sequence[str]) -> int:
         return 0
     from hypersphere.training.diagnose import NotFinite
     from hypersphere.training.interrupt import Interrupted
-    from hypersphere.training.run.checkpoint import RunError, write_atomically
+    from hypersphere.training.run.checkpoint import write_atomically
 
     try:
         specs, seeds, folder, metric, rest = _arguments(take_plugins(argv))
@@ -94,7 +96,7 @@ def compare(
                 )
                 if outcome.interrupted is not None:
                     raise Interrupted(outcome.interrupted)
-                summary = json.loads((place / "summary.json").read_text())
+                summary = read_record(place / "summary.json")
             for kind in ("last", "best"):
                 if metric not in summary[kind]:
                     known = ", ".join(k for k in summary[kind] if k != "step")
@@ -136,9 +138,8 @@ def result_record(rows: Sequence[dict[str, Any]], metric: str, command: str) -> 
 def _finished(place: Path, config: Any) -> dict[str, Any] | None:
     """The summary of a complete run of exactly this config, if the folder holds one."""
     try:
-        summary = json.loads((place / "summary.json").read_text())
-        saved = json.loads((place / "run.json").read_text())["config"]
-    except (OSError, ValueError, KeyError):
+        saved = run_config(read_record(place / "run.json"), place / "run.json")
+    except FileNotFoundError:
         return None
     if "thesis" in saved:  # the section's name in earlier versions
         saved["dissertation"] = saved.pop("thesis")
@@ -146,7 +147,12 @@ def _finished(place: Path, config: Any) -> dict[str, Any] | None:
     ours = without_places(json.loads(json.dumps(config.to_dict())))
     if {**saved, "run": None} != {**ours, "run": None}:
         raise ValueError(f"{place} holds a run of another config: choose another --folder")
-    return summary if "seconds" in summary else None
+    try:
+        summary = read_record(place / "summary.json")
+    except (FileNotFoundError, RunError):  # the run goes on from its checkpoint, and writes it
+        return None
+    whole = all(isinstance(summary.get(kind), dict) for kind in ("last", "best"))
+    return summary if whole and "seconds" in summary else None
 
 
 def spread(values: Sequence[float], percent: bool) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .._terminal import printable
 from ._evaluation import (
     extract,
     features_and_labels,
@@ -16,7 +17,6 @@ from ._evaluation import (
     progress,
     read_samples,
 )
-from ._terminal import printable
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,11 +27,13 @@ if TYPE_CHECKING:
 
 def main(argv: Sequence[str]) -> int:
     options = parse(list(argv))
+    from ..training.run.checkpoint import RunError
+
     try:
         if options.run is None and options.features is None:
             raise ValueError("say what to evaluate: a run folder, or --features FILE")
         results = COMMANDS[options.kind](options)
-    except (ValueError, FileNotFoundError, NotADirectoryError) as error:
+    except (ValueError, OSError, RunError) as error:
         message = printable(error, newlines=True)
         print(f"hypersphere evaluate {options.kind}: {message}", file=sys.stderr)
         return 1

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ._terminal import printable
+from .._terminal import printable
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,9 +29,11 @@ verify and identify exit with 3 when nobody matches."""
 
 def main(argv: Sequence[str]) -> int:
     options = parse(list(argv))
+    from ..training.run.checkpoint import RunError
+
     try:
         return COMMANDS[options.what](options)
-    except (ValueError, FileNotFoundError, NotADirectoryError) as error:
+    except (ValueError, OSError, RunError) as error:
         message = printable(error, newlines=True)
         print(f"hypersphere gallery {options.what}: {message}", file=sys.stderr)
         return 1
@@ -102,7 +105,14 @@ def open_gallery(options: argparse.Namespace, create: bool = False) -> Gallery:
 
     run = open_run(options)
     model, transform = (run.model, run.transform) if run else (None, None)
-    if create and not (Path(options.gallery) / "gallery.json").exists():
+    record = Path(options.gallery) / "gallery.json"
+    if create and not os.path.lexists(record):
+        left = next(Path(options.gallery).glob("features-*.safetensors"), None)
+        if left is not None:
+            raise ValueError(
+                f"{options.gallery} has features ({left.name}) but no gallery.json, which names "
+                f"whose they are: restore it, or choose another folder"
+            )
         return Gallery(
             model,
             transform=transform,

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from .. import functional as HF
 from .._optional import require
-from ._terminal import printable
+from .._terminal import printable
 
 __all__ = ["main"]
 

@@ -7,7 +7,6 @@ one another.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -18,6 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Any
+
+from hypersphere.training.run.checkpoint import RunError
+from hypersphere.training.run.records import read_record
 
 __all__ = ["Ended", "PlannedRun", "ended", "run_all"]
 
@@ -59,14 +61,14 @@ class Ended:
 def ended(folder: Path) -> Ended | None:
     """How the run in `folder` ended, or None if it has to be started or continued."""
     try:
-        lost = json.loads((folder / "diverged.json").read_text("utf-8"))
+        lost = read_record(folder / "diverged.json")
         return Ended({}, str(lost["reason"]), float(lost.get("seconds", 0.0)))
-    except (OSError, ValueError, KeyError):
+    except (OSError, RunError, ValueError, KeyError, TypeError):
         pass
     try:
-        summary = json.loads((folder / "summary.json").read_text("utf-8"))
+        summary = read_record(folder / "summary.json")
         return Ended(summary, None, float(summary["seconds"]))
-    except (OSError, ValueError, KeyError):
+    except (OSError, RunError, ValueError, KeyError, TypeError):
         return None
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from ..._reading import read_lines
 from ...data.pair_lists import parse_lfw_header, parse_lfw_pairs
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".pgm", ".ppm", ".webp")
@@ -58,7 +59,7 @@ def read_pairs(path: str | Path, folder: str | Path | None = None, folds: int = 
     if not path.is_file():
         raise FileNotFoundError(f"no list of pairs at {path}")
     root = Path(folder) if folder is not None else path.parent
-    lines = [(i, line.split()) for i, line in enumerate(path.read_text().splitlines(), 1)]
+    lines = [(i, line.split()) for i, line in enumerate(read_lines(path), 1)]
     lines = [(i, words) for i, words in lines if words and not words[0].startswith("#")]
     if not lines:
         raise ValueError(f"{path}: the list of pairs is empty")
