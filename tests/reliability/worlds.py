@@ -15,12 +15,13 @@ import scipy.sparse
 import torch
 from safetensors.torch import save_file
 
-from reference.data_files import idx_bytes, save_picture
 from reliability.calls import call
+
+from reference.data_files import idx_bytes, save_picture
 
 CONFIG = """\
 data: {name: digits, batch_size: 32, share: 0.1, test_share: 0.2}
-model: {name: mlp, widths: [6, 5]}
+model: {name: mlp, widths: [6], features: 4}
 head: {name: softmax}
 optimizer: {name: adam, lr: 0.003}
 train: {steps: 6, log_every: 2, test_every: 3, checkpoint_every: 4, quiet: true}

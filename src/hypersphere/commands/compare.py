@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from hypersphere._terminal import complain
 from hypersphere.commands import _config
 from hypersphere.commands.plugins import take_plugins
 from hypersphere.training.own_parts import without_places
@@ -46,7 +47,7 @@ def main(argv: Sequence[str]) -> int:
         specs, seeds, folder, metric, rest = _arguments(take_plugins(argv))
         rows = compare(specs, seeds, folder, rest, metric)
     except _config.ConfigError as error:
-        print(f"hypersphere compare: {error}", file=sys.stderr)
+        complain("compare", error)
         return 2
     except Interrupted as stop:
         print(
@@ -54,7 +55,7 @@ def main(argv: Sequence[str]) -> int:
         )
         return 128 + stop.signal
     except (RunError, NotFinite, ValueError, FileNotFoundError) as error:
-        print(f"hypersphere compare: {error}", file=sys.stderr)
+        complain("compare", error)
         return 1
     print(table(rows, metric))
     command = shlex.join(["hypersphere", "compare", *argv])

@@ -5,13 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .._terminal import printable
+from .._terminal import complain, printable
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -34,8 +33,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         return COMMANDS[options.what](options)
     except (ValueError, OSError, RunError) as error:
-        message = printable(error, newlines=True)
-        print(f"hypersphere gallery {options.what}: {message}", file=sys.stderr)
+        complain(f"gallery {options.what}", error)
         return 1
 
 

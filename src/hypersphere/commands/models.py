@@ -6,6 +6,8 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from .._terminal import complain
+
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
@@ -110,6 +112,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         else:
             print(_list())
     except ValueError as error:
-        print(f"hypersphere models: {error}", file=sys.stderr)
+        complain("models", error)
         return 2
     return 0

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Any
 
-from .._terminal import printable
+from .._terminal import complain, printable
 from ._yaml import parse_yaml
 
 
@@ -50,7 +49,7 @@ def main(argv: list[str]) -> int:
         else:
             page = write_page(options.runs, options.output, parse_config)
     except (OSError, ValueError) as error:
-        print(f"hypersphere report: {printable(error, newlines=True)}", file=sys.stderr)
+        complain("report", error)
         return 1
     print(printable(page))
     return 0

@@ -138,6 +138,8 @@ def read_run(path: str | Path, parse_config: Callable[[str], Any] | None = None)
             run.config = parsed if isinstance(parsed, dict) else {}
         except Exception as error:  # any reader, any error: the page goes on without it
             run.missing.append(f"config.yaml could not be parsed: {error}")
+        if not run.config and not run.config_text.strip():
+            run.missing.append("config.yaml is empty")
     settings = run.record.get("config")
     if not run.config and isinstance(settings, dict):
         run.config = settings  # the same settings, as run.json keeps them

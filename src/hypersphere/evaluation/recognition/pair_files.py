@@ -103,7 +103,8 @@ def _paths(path: Path, lines: list[tuple[int, list[str]]], root: Path) -> list[R
     for number, words in lines:
         if len(words) != 3 or words[2] not in ("0", "1"):
             raise ValueError(
-                f"{path}, line {number}: expected `picture picture 0|1`; got {' '.join(words)!r}"
+                f"{path}, line {number}: expected `picture picture 0|1`; got "
+                f"{' '.join(words)[:200]!r}"
             )
         rows.append((number, root / words[0], root / words[1], words[2] == "1"))
     return rows
