@@ -15,6 +15,7 @@ from typing import Any
 
 import yaml
 
+from hypersphere._terminal import complain
 from hypersphere.commands import _config
 from hypersphere.commands._comparison import Method, better, metric_value, result_record, table
 from hypersphere.commands.plugins import loaded_plugins, take_plugins
@@ -24,6 +25,7 @@ from hypersphere.training.config import Config
 from hypersphere.training.interrupt import Interrupted
 from hypersphere.training.own_parts import without_places
 from hypersphere.training.run.checkpoint import RunError, write_atomically
+from hypersphere.training.run.records import read_record, run_config
 
 USAGE = """usage: hypersphere compare CONFIG.yaml[:VARIANT,...] ... [--seeds 0 1 2]
                            [--folder FOLDER] [--section.key value ...]
@@ -82,7 +84,7 @@ def main(argv: Sequence[str]) -> int:
         comparison = Comparison(arguments, shlex.join(["hypersphere", "compare", *argv]))
         comparison.run()
     except _config.ConfigError as error:
-        print(f"hypersphere compare: {error}", file=sys.stderr)
+        complain("compare", error)
         return 2
     except Interrupted as stop:
         print(
@@ -90,7 +92,7 @@ def main(argv: Sequence[str]) -> int:
         )
         return 128 + stop.signal
     except (RunError, ValueError, OSError) as error:
-        print(f"hypersphere compare: {error}", file=sys.stderr)
+        complain("compare", error)
         return 1
     print(table(comparison.methods, comparison.metric, comparison.baseline))
     print(f"\nruns and comparison.json are in {arguments.folder}")
@@ -285,10 +287,10 @@ def _with_values(config: Config, values: dict[str, Any], name: str) -> Config:
 def _refuse_other(place: Path, config: Config) -> None:
     """ValueError if the folder holds a run of another config."""
     try:
-        saved = json.loads((place / "run.json").read_text("utf-8"))["config"]
-        saved = Config.from_dict(saved).to_dict()
-    except (OSError, ValueError, KeyError):
+        saved = run_config(read_record(place / "run.json"), place / "run.json")
+    except FileNotFoundError:
         return
+    saved = Config.from_dict(saved).to_dict()
     ours = json.loads(json.dumps(config.to_dict()))
     if _settings(json.loads(json.dumps(saved))) != _settings(ours):
         raise ValueError(f"{place} holds a run of another config: choose another --folder")
