@@ -18,7 +18,7 @@ import yaml
 from hypersphere._terminal import complain
 from hypersphere.commands import _config
 from hypersphere.commands._comparison import Method, better, metric_value, result_record, table
-from hypersphere.commands.plugins import loaded_plugins, take_plugins
+from hypersphere.commands.plugins import given_plugins, take_plugins
 from hypersphere.registry import unknown_name
 from hypersphere.training.campaign import Ended, PlannedRun, run_all
 from hypersphere.training.config import Config
@@ -73,6 +73,7 @@ class Arguments:
     tune: list[str] = field(default_factory=list)
     holdout: float = 0.2
     rest: list[str] = field(default_factory=list)
+    plugins: list[str] = field(default_factory=list)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -81,6 +82,7 @@ def main(argv: Sequence[str]) -> int:
         return 0
     try:
         arguments = _arguments(take_plugins(argv))
+        arguments.plugins = [_place(name) for name in given_plugins(argv)]
         comparison = Comparison(arguments, shlex.join(["hypersphere", "compare", *argv]))
         comparison.run()
     except _config.ConfigError as error:
@@ -191,7 +193,7 @@ class Comparison:
         file = place.parent / "configs" / f"{place.name}.yaml"
         file.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(file, _config.dump(config))
-        plugins = [word for name in loaded_plugins() for word in ("--plugin", name)]
+        plugins = [word for name in self.arguments.plugins for word in ("--plugin", name)]
         threads = ["--train.threads", "1"] if self.arguments.jobs > 1 else []
         return PlannedRun(place.name, place, file, (*plugins, *threads, "--train.quiet", "true"))
 
@@ -305,6 +307,12 @@ def _settings(values: dict[str, Any]) -> dict[str, Any]:
         else:
             values[section] = {k: v for k, v in values[section].items() if k not in keys}
     return values
+
+
+def _place(plugin: str) -> str:
+    """A plugin as another process finds it: a file by its whole path, a module by its name."""
+    path = Path(plugin)
+    return str(path.resolve()) if path.is_file() else plugin
 
 
 def _duration(seconds: float) -> str:

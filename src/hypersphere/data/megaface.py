@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from .._reading import read_json, read_lines
+from .._reading import Unreadable, read_json, read_lines
 from ..registry import register
 from .dataset import Dataset
 from .errors import damaged, missing
@@ -121,7 +121,10 @@ def read_list(path: Path, need_ids: bool) -> tuple[list[str], list[str]]:
         raise missing(f"the list {path.name}", path, where)
     lines = read_lines(path)
     if lines and lines[0].lstrip().startswith("{"):
-        content = read_json(path)
+        try:
+            content = read_json(path)
+        except Unreadable as error:
+            raise damaged(path, 'JSON {"path": [...], "id": [...]}', str(error), where) from None
         lists = [content.get("path", []), content.get("id", [])]
         if not all(
             isinstance(values, list) and all(isinstance(v, (str, int)) for v in values)

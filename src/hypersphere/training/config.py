@@ -98,6 +98,10 @@ class Config(Section):
     dissertation: DissertationConfig = field(default_factory=DissertationConfig)
 
     def __post_init__(self) -> None:
+        for section in ("regularizers", "hooks"):
+            parts = getattr(self, section)
+            if not isinstance(parts, Mapping):
+                raise ValueError(f"{section} is a dictionary of parts by name; got {parts!r}")
         super().__post_init__()
         # "parts" of the dictionary that this config was read from.
         self._recorded: dict[str, Any] | None = None
@@ -110,8 +114,6 @@ class Config(Section):
                 raise ValueError(f"{section} needs a name, the name of a {section}; got {value!r}")
         for section in ("regularizers", "hooks"):
             parts = getattr(self, section)
-            if not isinstance(parts, Mapping):
-                raise ValueError(f"{section} is a dictionary of parts by name; got {parts!r}")
             parts = {name: as_section(f"{section}.{name}", part) for name, part in parts.items()}
             setattr(self, section, parts)
         if not isinstance(self.data, (DataConfig, Mapping)):
