@@ -159,7 +159,7 @@ def sealed_text(content: dict[str, Any], indent: int = 2) -> str:
     >>> print(sealed_text({"seed": 0}), end="")
     {
       "seed": 0,
-      "checksum": "8ee6e8ac"
+      "checksum": "0bcad144"
     }
     """
     plain = json.loads(json.dumps(content, default=str))
