@@ -1,19 +1,40 @@
+import itertools
 import json
-import time
 
 import pytest
 import torch
 
+import harness
 from harness import Row, format_rows, measure, peak_memory, write
 
 
-def test_measure_gives_ratios_against_the_baseline():
-    work = {"short": lambda: time.sleep(0.002), "long": lambda: time.sleep(0.008)}
+class Clock:
+    """Seconds that pass when told to, so that a busy machine makes no difference."""
+
+    now = 0.0
+
+    def perf_counter(self):
+        return self.now
+
+    def busy(self, *seconds):
+        """Work that takes so long, in turn."""
+        turns = itertools.cycle(seconds)
+
+        def work():
+            self.now += next(turns)
+
+        return work
+
+
+def test_measure_gives_ratios_against_the_baseline(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(harness, "time", clock)
+    work = {"short": clock.busy(0.5, 0.002, 0.9), "long": clock.busy(0.7, 0.6, 0.008)}
     rows = measure(work, baseline="short", limits={"long": 2.0}, repeats=5, warmup=0, memory=False)
     short, long = rows
     assert short.ratio == 1.0
-    assert 2.5 < long.ratio < 5.0
-    assert long.seconds >= 0.008
+    assert long.seconds == pytest.approx(0.008)  # the best, whatever disturbed the others
+    assert long.ratio == pytest.approx(4.0)
     assert long.met is False
     assert short.met is None
     assert "MISSED" in format_rows(rows)
