@@ -32,8 +32,10 @@ PORTABLE = {
     "aten-avx2": {"ATEN_CPU_CAPABILITY": "avx2"},
     "onednn-avx2": {"ONEDNN_MAX_CPU_ISA": "AVX2"},
     "mkl-compatible": {"MKL_CBWR": "COMPATIBLE"},
+    "oldest": {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE"},
     "one-thread": {"OMP_NUM_THREADS": "1"},
-    "two-threads": {"OMP_NUM_THREADS": "2"},
+    # Threads that wait without spinning: the workers already fill the cores.
+    "two-threads": {"OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "PASSIVE"},
     "random-order": {"HYPERSPHERE_TEST_ORDER": "random"},
 }
 

@@ -87,6 +87,11 @@ def shares() -> list[harness.Row]:
         "orthonormal": (make("dissertation_orthonormal"), None),
         "orthogonal": (make("dissertation_orthogonal"), None),
         "SRIP": (make("srip"), None),
+        "separation": (hs.regularizers.Separation(), 5.0),
+        "KoLeo": (hs.regularizers.KoLeo(), 5.0),
+        "Gram determinant": (hs.regularizers.GramDeterminant(), 5.0),
+        "polarization, 8 points, 5 steps": (hs.regularizers.Polarization(), 5.0),
+        "covering, 8 points, 5 steps": (hs.regularizers.Covering(), 5.0),
     }
     work = {name: through(lambda r=r: r(net)) for name, (r, _) in named.items()}
     limits = {name: limit for name, (_, limit) in named.items()}
@@ -133,6 +138,10 @@ def many_neurons() -> list[harness.Row]:
         weight.grad = None
         HF.class_energy(weight, labels).backward()
 
+    def nearest() -> None:
+        weight.grad = None
+        HF.koleo(weight, half_space=True).backward()
+
     return [
         harness.Row("half-space energy", taken, peak_mb=peak, value=peak, unit="MiB", limit=1024),
         harness.Row(
@@ -140,6 +149,7 @@ def many_neurons() -> list[harness.Row]:
             min(seconds(classes) for _ in range(3)),
             peak_mb=harness.peak_memory(classes),
         ),
+        harness.Row("KoLeo, half space", seconds(nearest), peak_mb=harness.peak_memory(nearest)),
     ]
 
 

@@ -112,7 +112,7 @@ def draw(curves: dict[float, list[float]], path: str) -> None:
             axes.axhline(limit, color=line.get_color(), linestyle=":", linewidth=1)
     axes.set_xlabel("N")
     axes.set_ylabel("E / p(N)")
-    axes.legend(fontsize=8)
+    axes.legend(fontsize=8, loc="lower right")
     figure.savefig(path, dpi=120, bbox_inches="tight")
     pyplot.close(figure)
 

@@ -102,7 +102,7 @@ def draw(rows: dict[str, list[float]], path: str) -> None:
     guide = [rows["plain"][0] * c**2 for c in SCALES]
     axes.loglog(SCALES, guide, ":", color="gray", label="c^2, the bound of Lemma 1")
     axes.set(xlabel="c in (c U, V / c)", ylabel="condition number of the Hessian")
-    axes.legend(fontsize=8)
+    axes.legend(fontsize=8, loc="upper left")
     figure.savefig(path, dpi=120)
     plt.close(figure)
 

@@ -11,6 +11,8 @@ import gc
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -56,3 +58,31 @@ def leave() -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
+
+
+def rank_pids(parent: int) -> dict[int, int]:
+    """The process of each rank among a process and all that it started, by rank."""
+    found, waiting = {}, [parent]
+    while waiting:
+        pid = waiting.pop()
+        try:
+            waiting += map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+            words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        values = dict(word.split(b"=", 1) for word in words if b"=" in word)
+        rank = values.get(b"RANK", values.get(b"LOCAL_RANK"))  # of torchrun, of Fabric
+        if rank is not None:
+            found[int(rank)] = pid
+        elif pid == parent:
+            found[0] = pid
+    return found
+
+
+def wait_until(condition: Callable[[], object], seconds: float, log: Path) -> None:
+    """Wait for a condition; an AssertionError with the end of a log if it does not come true."""
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            raise AssertionError(f"waited {seconds:g} s\n{log.read_text(errors='replace')[-3000:]}")
+        time.sleep(0.05)

@@ -3,10 +3,10 @@
 import sys
 
 import pytest
-from registered import restore
 
 import hypersphere.training  # noqa: F401 - registers the parts of the library
 from hypersphere import registry
+from registered import restore
 
 
 @pytest.fixture(autouse=True)

@@ -4,12 +4,12 @@ import json
 import sys
 
 import pytest
-from registered import restore
 
 import hypersphere.training  # noqa: F401 - registers the parts of the library
 from hypersphere import cli, registry
 from hypersphere.commands import evaluate, train
 from hypersphere.commands.plugins import import_plugin
+from registered import restore
 
 HEAD = '''
 import hypersphere as hs

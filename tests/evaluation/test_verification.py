@@ -19,6 +19,7 @@ from hypersphere.evaluation import (
     verification,
 )
 from hypersphere.evaluation.recognition.protocols import exact_threshold
+from tolerances import close
 
 from reference import evaluation as reference
 
@@ -41,8 +42,8 @@ def test_roc_agrees_with_scikit_learn(kind):
     }[kind]
     roc = roc_curve(scores, same)
     far, tar, _ = sklearn_roc(same.numpy(), scores.numpy(), drop_intermediate=False)
-    assert torch.allclose(roc.far, torch.from_numpy(far))
-    assert torch.allclose(roc.tar, torch.from_numpy(tar))
+    close(roc.far, torch.from_numpy(far))
+    close(roc.tar, torch.from_numpy(tar))
     assert roc.area() == pytest.approx(roc_auc_score(same.numpy(), scores.numpy()))
     assert roc.area() == pytest.approx(auc(far, tar))
     for rate in (0.3, 0.1, 0.02):
@@ -242,14 +243,14 @@ def test_templates_and_patches():
     index = torch.tensor([0, 1, 1, 2, 2, 2, 0, 1, 2, 2])
     means = templates(frames, index)
     for video in range(3):
-        assert torch.allclose(means[video], frames[index == video].mean(0), atol=1e-6)
+        close(means[video], frames[index == video].mean(0))
     unit = templates(10 * frames, index, normalize_frames=True)
-    assert torch.allclose(unit, templates(frames, index, normalize_frames=True), atol=1e-6)
+    close(unit, templates(frames, index, normalize_frames=True))
     with pytest.raises(ValueError, match="video 1 has no frame"):
         templates(frames[:2], torch.tensor([0, 2]))
     joined = concatenate_patches([frames, 100 * frames], normalize_patches=True)
     assert joined.shape == (10, 8)
-    assert torch.allclose(joined[:, :4], joined[:, 4:], atol=1e-6)
+    close(joined[:, :4], joined[:, 4:])
     with pytest.raises(ValueError, match=r"got \[3, 10\] rows"):
         concatenate_patches([frames, frames[:3]])
     picture = torch.arange(16.0).view(1, 1, 4, 4)

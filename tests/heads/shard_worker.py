@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 import hypersphere.heads as heads
 from hypersphere.heads import LambdaAnnealing, MarginHead
 from processes import leave
+from tolerances import close
 
 CLASSES, DIM = 11, 6
 
@@ -67,8 +68,11 @@ def build(name):
     return head
 
 
-def close(got, expected, what):
-    torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-10, msg=lambda m: f"{what}: {m}")
+def near(got, expected, what):
+    try:
+        close(got, expected)
+    except AssertionError as error:
+        raise AssertionError(f"{what}: {error}") from None
 
 
 def agree(rank, world, folder):
@@ -84,26 +88,26 @@ def agree(rank, world, folder):
             part = own(x, rank, world).clone().requires_grad_()
             expected = alone.loss(whole, y, **arguments)
             loss = head.loss(part, own(y, rank, world), **arguments)
-            close(loss, expected, what)
+            near(loss, expected, what)
             expected.backward()
             loss.backward()
-            close(part.grad, own(whole.grad, rank, world), f"{what}, features")
+            near(part.grad, own(whole.grad, rank, world), f"{what}, features")
             rows = slice(head.shard.start, head.shard.stop)
             for key, parameter in alone.named_parameters():
                 gradient = parameter.grad[rows] if key in ("weight", "bias") else parameter.grad
-                close(dict(head.named_parameters())[key].grad, gradient, f"{what}, {key}")
-            close(head(part), alone(own(x, rank, world)), f"{what}, scores")
+                near(dict(head.named_parameters())[key].grad, gradient, f"{what}, {key}")
+            near(head(part), alone(own(x, rank, world)), f"{what}, scores")
 
     # one loss per own sample, and DDP's way of averaging
     head, alone = heads.shard(build("a_softmax")), build("a_softmax")
     whole, part = x.clone().requires_grad_(), own(x, rank, world).clone().requires_grad_()
     losses = head.loss(part, own(y, rank, world), reduction="none")
     each = alone.loss(whole, y, reduction="none")
-    close(losses, own(each, rank, world), "none")
+    near(losses, own(each, rank, world), "none")
     losses.sum().backward()
     (each.sum() / world).backward()  # what DDP makes of sums
-    close(part.grad, world * own(whole.grad, rank, world), "none, features")
-    close(head.weight.grad, alone.weight.grad[head.shard.start : head.shard.stop], "none, weight")
+    near(part.grad, world * own(whole.grad, rank, world), "none, features")
+    near(head.weight.grad, alone.weight.grad[head.shard.start : head.shard.stop], "none, weight")
 
     # a share of the classes: only drawn rows move, the own labels always do
     torch.manual_seed(rank)
@@ -162,9 +166,9 @@ def train(rank, world, folder):
     steps(model, net, optimizer, rank, world)
     alone = Net()
     steps(alone, alone, optimizer_of(alone), 0, 1)
-    close(net.backbone.weight, alone.backbone.weight, "backbone")
+    near(net.backbone.weight, alone.backbone.weight, "backbone")
     rows = slice(net.head.shard.start, net.head.shard.stop)
-    close(net.head.weight, alone.head.weight[rows], "rows")
+    near(net.head.weight, alone.head.weight[rows], "rows")
     state = net.state_dict()
     assert state.keys() == alone.state_dict().keys()
     if rank == 0:
@@ -181,11 +185,11 @@ def wrapped(rank, world, folder):
         heads.shard(net.head)
         rows = slice(net.head.shard.start, net.head.shard.stop)
         model = DistributedDataParallel(net)
-        close(net.head.weight, alone.head.weight[rows], f"rows of {classes} after wrapping")
+        near(net.head.weight, alone.head.weight[rows], f"rows of {classes} after wrapping")
         steps(model, net, optimizer_of(net), rank, world, most=classes)
         steps(alone, alone, optimizer_of(alone), 0, 1, most=classes)
-        close(net.backbone.weight, alone.backbone.weight, f"backbone of {classes}")
-        close(net.head.weight, alone.head.weight[rows], f"rows of {classes}")
+        near(net.backbone.weight, alone.backbone.weight, f"backbone of {classes}")
+        near(net.head.weight, alone.head.weight[rows], f"rows of {classes}")
         del model
     head = heads.shard(MarginHead(DIM, 10))
     try:
@@ -219,7 +223,7 @@ def files(rank, world, folder):
         raise AssertionError("one process could not write")
     torch.save = save
     heads.load_shards(head, place)
-    close(head.weight, before, "the save before")
+    near(head.weight, before, "the save before")
     changed = head.weight.detach().clone()
     dist.barrier()
     if rank == 0:
@@ -231,7 +235,7 @@ def files(rank, world, folder):
         assert "lacks classes-" in str(error) or "process" in str(error), error
     else:
         raise AssertionError("a file is missing")
-    close(head.weight, changed, "untouched")
+    near(head.weight, changed, "untouched")
 
 
 def refuse(*_):
@@ -254,13 +258,13 @@ def resume(rank, world, folder):
     with torch.no_grad():
         net.head.weight.zero_()
     heads.load_shards(net.head, folder / "shards", optimizer)
-    close(net.head.weight, rows, "both ways of saving")
+    near(net.head.weight, rows, "both ways of saving")
     assert int(net.head.annealing.iteration) == 4
     loss = steps(net, net, optimizer, rank, world, start=3, count=1)
     assert abs(loss - expected) < 1e-9, (loss, expected)
     part = net.head.shard
     rows = slice(part.start, part.stop) if part else slice(None)
-    close(net.head.weight, alone.head.weight[rows], "rows after one more update")
+    near(net.head.weight, alone.head.weight[rows], "rows after one more update")
 
 
 def misuse(rank, world, folder):

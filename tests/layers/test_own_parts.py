@@ -16,6 +16,7 @@ import hypersphere as hs
 from hypersphere import functional as HF
 from hypersphere import layers as hl
 from hypersphere import models, registry
+from tolerances import close
 
 PARTS = []
 
@@ -196,11 +197,6 @@ def gradients(f, *leaves):
     return out.detach(), *torch.autograd.grad((out * weights).sum(), leaves)
 
 
-def close(got, want):
-    for a, b in zip(got, want, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-8)
-
-
 def linear(c):
     """g of Eq. 4.11."""
     return 2 / torch.pi * torch.asin(c)
@@ -280,7 +276,7 @@ def test_compiled(name, data):
     for a, b in zip(
         torch.autograd.grad(eager, wanted), torch.autograd.grad(traced, wanted), strict=True
     ):
-        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+        close(a, b, scale=10)
 
 
 @pytest.mark.parametrize("magnitude", SOFT_BALLS)
@@ -375,10 +371,10 @@ def test_margins_and_heads(name, m):
         torch.testing.assert_close(chunked, dense)
         expected = torch.autograd.grad(dense, [leaf, head.weight])
         for a, b in zip(torch.autograd.grad(chunked, [leaf, head.weight]), expected, strict=True):
-            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+            close(a, b, scale=10)
         unit = HF.normalize(head.weight.detach())
         scores = x.norm(dim=1, keepdim=True) * cubic(HF.normalize(x) @ unit.T)
-        torch.testing.assert_close(head(x).detach(), scores, rtol=1e-4, atol=1e-5)
+        close(head(x).detach(), scores, scale=10)
 
 
 def test_parameters_of_registered_modules_are_held_and_trained():

@@ -9,6 +9,7 @@ from torch import nn
 
 from hypersphere import models
 from hypersphere.models import Style
+from tolerances import close
 
 # Small versions, so that every family runs in a blink.
 SMALL = {
@@ -261,7 +262,8 @@ def test_a_relu_on_the_features_keeps_them_in_one_orthant(name):
     x = example(small(name), 6)[0]
     plain, cut = small(name).eval(), small(name, feature_relu=True).eval()
     cut.load_state_dict(plain.state_dict())  # it has no weights of its own
-    assert torch.equal(cut(x), plain(x).clamp_min(0)) and (plain(x) < 0).any()
+    close(cut(x), plain(x).clamp_min(0), scale=10)
+    assert (cut(x) >= 0).all() and (plain(x) < 0).any()
 
 
 def test_layer_and_weight_normalization():

@@ -8,6 +8,7 @@ from torch import nn
 
 import hypersphere as hs
 from hypersphere.orthogonal import OGD, Matrix, parameter_groups, rotate
+from tolerances import close
 
 from reference.orthogonalize import ogd_step
 
@@ -43,7 +44,7 @@ def test_the_rest_is_torch_sgd():
             optimizer.zero_grad()
             layer(x).square().mean().backward()
             optimizer.step()
-    assert torch.equal(ours.weight, theirs.weight)
+    close(ours.weight, theirs.weight)
 
 
 def test_marked_matrices_stay_orthogonal_in_any_group():
@@ -105,7 +106,7 @@ def test_stays_orthogonal_over_ten_thousand_steps(lr, steps):
         optimizer.step()
         if step % 1000 == 999:
             assert hs.orthogonal.orthogonality_error(layer) < 1e-5
-    assert torch.allclose(layer.weight @ layer.weight.T, gram, atol=1e-5)
+    close(layer.weight @ layer.weight.T, gram, scale=3)
 
 
 def test_finds_a_known_rotation():

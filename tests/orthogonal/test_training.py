@@ -12,6 +12,7 @@ import hypersphere as hs
 from hypersphere import functional as HF
 from hypersphere.orthogonal.rotation import rotations
 from processes import run_ranks
+from tolerances import close
 
 METHODS = ("gram_schmidt", "householder", "loewdin", "cayley", "exponential", "ogd")
 
@@ -90,7 +91,7 @@ def test_weight_decay_cannot_shrink_a_rotated_weight(method):
         optimizer.zero_grad()
         (layer(torch.ones(1, 8)) - 1).square().sum().backward()
         optimizer.step()
-    assert torch.allclose(layer.weight.norm(dim=1), torch.ones(5), atol=1e-5)
+    close(layer.weight.norm(dim=1), torch.ones(5), scale=3)
     assert torch.optim.AdamW(layer.parameters()).param_groups  # frozen neurons take no harm
 
 
@@ -123,15 +124,20 @@ def test_fold_gives_the_plain_model(method):
     model.eval()
     x = torch.randn(4, 1, 8, 8)
     expected = model(x)
+    weights = {label: module.weight.detach().clone() for label, module, _, _ in rotations(model)}
     assert hs.orthogonal.fold(model) is model
-    assert torch.equal(model(x), expected)
+    # The same weights bit for bit; a product may be summed in another order where they lie
+    # differently in memory.
+    assert len(weights) == 3
+    assert all(torch.equal(model.get_submodule(n).weight, w) for n, w in weights.items())
+    close(model(x), expected)
     assert {k: v.shape for k, v in model.state_dict().items()} == keys
     assert list(model.state_dict()) == list(keys)
     assert [type(m) for m in model.modules()] == names
     assert all(p.requires_grad and p.is_leaf for p in model.parameters())
     fresh = network()
     fresh.load_state_dict(model.state_dict())
-    assert torch.equal(fresh.eval()(x), expected)
+    close(fresh.eval()(x), expected)
     with pytest.raises(ValueError, match="no rotated layer; call rotate"):
         hs.orthogonal.fold(model)
 
@@ -140,7 +146,7 @@ def test_export_after_fold(tmp_path):
     model = hs.orthogonal.fold(hs.orthogonal.rotate(network())).eval()
     x = torch.randn(4, 1, 8, 8)
     program = torch.export.export(model, (x,))
-    assert torch.allclose(program.module()(x), model(x), atol=1e-6)
+    close(program.module()(x), model(x))
 
 
 def test_progressive_training():
@@ -161,7 +167,7 @@ def test_fine_tuning_starts_from_the_pretrained_output(method):
     x = torch.randn(8, 1, 8, 8)
     expected = model(x)
     hs.orthogonal.rotate(model, method, start="identity")
-    assert torch.allclose(model(x), expected, atol=1e-6, rtol=1e-6)
+    close(model(x), expected)
     before = grams(model)
     train(model, optimizer_for(model, method), 5)
     for label, gram in grams(model).items():
@@ -195,7 +201,7 @@ def test_tasks_share_neurons_and_own_their_rotation():
     other.load_state_dict(model.state_dict())
     assert torch.equal(other(x), second)
     assert torch.equal(hs.orthogonal.use_task(other, "default")(x), first)
-    assert torch.equal(hs.orthogonal.fold(hs.orthogonal.use_task(other, "birds"))(x), second)
+    close(hs.orthogonal.fold(hs.orthogonal.use_task(other, "birds"))(x), second)
     with pytest.raises(KeyError, match="no task 'cats'; there are: default, birds"):
         hs.orthogonal.use_task(model, "cats")
     with pytest.raises(ValueError, match="task 'birds' exists"):
@@ -244,7 +250,8 @@ def test_folding_a_copy_leaves_the_original_rotated():
     x = torch.randn(2, 1, 8, 8)
     expected = model(x)
     folded = hs.orthogonal.fold(copy.deepcopy(model))
-    assert torch.equal(folded(x), expected) and torch.equal(model(x), expected)
+    close(folded(x), expected)
+    assert torch.equal(folded[0].weight, model[0].weight) and torch.equal(model(x), expected)
     assert type(folded[0]) is nn.Conv2d
     again = copy.deepcopy(model)
     train(again, optimizer_for(again, "cayley"), 1)
@@ -256,7 +263,7 @@ def test_deepcopy_and_device_moves():
     model = hs.orthogonal.rotate(network(), "loewdin").eval()
     x = torch.randn(2, 1, 8, 8)
     assert torch.equal(copy.deepcopy(model)(x), model(x))
-    assert torch.allclose(model.double()(x.double()).float(), model.float()(x), atol=1e-5)
+    close(model.double()(x.double()).float(), model.float()(x), scale=3)
 
 
 @pytest.mark.slow
@@ -270,7 +277,7 @@ def test_compile(method):
     x = torch.randn(4, 1, 8, 8)
     for net in (compiled, twin):
         net(x).square().sum().backward()
-    assert torch.allclose(compiled(x), twin(x), atol=1e-5)
+    close(compiled(x), twin(x), scale=3)
     for (name, p), (_, q) in zip(model.named_parameters(), twin.named_parameters(), strict=True):
         if q.grad is not None:
             assert torch.allclose(p.grad, q.grad, atol=1e-4), name

@@ -7,6 +7,7 @@ from torch import nn
 
 from hypersphere import functional as HF
 from hypersphere.regularizers import MHE, SRIP, CoMHE, Orthogonal, Orthonormal
+from tolerances import close
 
 from reference import energy as reference
 
@@ -265,7 +266,7 @@ def test_autocast_changes_nothing(make):
             value = make()(net)
         slopes = torch.autograd.grad(value, list(net.parameters()), allow_unused=True)
         results.append([value.detach(), *(g for g in slopes if g is not None)])
-    torch.testing.assert_close(*results, rtol=1e-5, atol=1e-6)
+    close(*results)
 
 
 @pytest.mark.parametrize("options", KINDS, ids=IDS)

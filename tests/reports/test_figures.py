@@ -1,5 +1,7 @@
+import ast
 import inspect
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -70,6 +72,25 @@ def test_no_legend_looks_for_the_best_place(name):
     for axes in CALLS[name]().axes:
         legend = axes.get_legend()
         assert legend is None or legend._get_loc() != 0
+
+
+@pytest.mark.parametrize("folder", ["src", "examples"])
+def test_every_legend_has_a_place(folder):
+    """Without one, matplotlib looks for it, and warns if the machine is busy."""
+    root = Path(__file__).parents[2] / folder
+    calls = [
+        (path.name, node)
+        for path in root.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "legend"
+    ]
+    assert calls
+    missing = [
+        f"{name}:{call.lineno}"
+        for name, call in calls
+        if "loc" not in {keyword.arg for keyword in call.keywords}
+    ]
+    assert missing == []
 
 
 def test_legends_stand_where_the_lines_leave_room():

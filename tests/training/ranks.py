@@ -267,14 +267,20 @@ def one_ends(folder: Path, way: str) -> dict[str, Any]:
     class End:
         def change_batch(self, run: Any, batch: tuple[Any, ...]) -> tuple[Any, ...]:
             if run.step == 3 and run.fabric.global_rank == 1:
-                if way == "killed":
+                if way.startswith("killed"):
                     os.kill(os.getpid(), signal.SIGKILL)
+                if way == "stopped":
+                    os.kill(os.getpid(), signal.SIGSTOP)
                 if way == "bad batch":
                     return (batch[0] * float("nan"), *batch[1:])
             return batch
 
     def work() -> None:
-        fabric = make_fabric(accelerator="cpu", strategy="ddp")
+        fabric = make_fabric(
+            accelerator="cpu", strategy="ddp", silence=10.0 if way == "stopped" else 120.0
+        )
+        if way == "killed elsewhere":  # as if each process had a machine of its own
+            socket.gethostname = lambda: f"host-{fabric.global_rank}"
         original = job.prepare
 
         def prepare(config: Config, fabric: Any) -> Any:
@@ -295,7 +301,10 @@ def one_ends(folder: Path, way: str) -> dict[str, Any]:
         lock.acquire()
     began = time.perf_counter()
     pids = start(2, work)
-    codes = wait(pids)
+    codes = wait(pids[:1])
+    if way == "stopped":
+        os.kill(pids[1], signal.SIGKILL)
+    codes += wait(pids[1:])
     seconds = time.perf_counter() - began
     lock.release()
     said = {str(rank): folder / f"said-{rank}" for rank in (0, 1)}
@@ -304,8 +313,8 @@ def one_ends(folder: Path, way: str) -> dict[str, Any]:
 
 
 def noise(folder: Path) -> dict[str, Any]:
-    """The first draw of each process of a GAN, after it was prepared."""
-    from hypersphere.training import prepare
+    """The first numbers of every z that the generator of a GAN is given in training."""
+    from hypersphere.training import RunFolder, fit, prepare
     from hypersphere.training.config import GanConfig
 
     config = Config(
@@ -313,13 +322,28 @@ def noise(folder: Path) -> dict[str, Any]:
         data=DataConfig(batch_size=16, share=0.1, test_share=0.2, normalize="symmetric"),
         model={"name": "sngan_discriminator", "widths": [4, 8]},
         gan=GanConfig({"name": "sngan_generator", "widths": [8, 4], "features": 6}, samples=20),
+        train=TrainConfig(steps=3, test_every=4, quiet=True),
     )
 
     def work() -> None:
         fabric = make_fabric(accelerator="cpu", strategy="ddp")
-        model = prepare(config, fabric).task.model
-        weights = float(sum(p.detach().double().sum() for p in model.parameters()))
-        found = {"weights": weights, "noise": torch.randn(3).tolist()}
+        parts = prepare(config, fabric)
+        generator, seen = parts.task.model["generator"], []
+
+        def look(module: Any, inputs: tuple[Any, ...]) -> None:
+            if module.training:  # a test draws the same everywhere
+                seen.append(inputs[0].flatten()[:3].tolist())
+
+        handle = generator.register_forward_pre_hook(look)
+        fit(
+            parts.task,
+            RunFolder(folder / "run", write=fabric.is_global_zero),
+            fabric,
+            parts.settings,
+        )
+        handle.remove()
+        weights = float(sum(p.detach().double().sum() for p in parts.task.model.parameters()))
+        found = {"weights": weights, "z": seen}
         (folder / f"drawn-{fabric.global_rank}").write_text(json.dumps(found))
         fabric.barrier()
 

@@ -20,7 +20,7 @@ from hypersphere.training.sharding import is_spread, whole_state, with_whole_wei
 
 
 def processes(name: str, folder: Path, *arguments: str) -> dict:
-    """What a function of `ranks.py` answers."""
+    """What a function of `ranks.py` answers, with what it wrote to stderr."""
     script = Path(__file__).with_name("ranks.py")
     done = subprocess.run(
         [sys.executable, str(script), name, str(folder), *arguments],
@@ -30,7 +30,7 @@ def processes(name: str, folder: Path, *arguments: str) -> dict:
         timeout=200,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    return {**json.loads(done.stdout.splitlines()[-1]), "stderr": done.stderr}
 
 
 def curves(folder: Path) -> dict[str, list[float]]:

@@ -96,6 +96,7 @@ BAD = {
     "run.folder": ["''"],
     "run.name": ["''"],
     "fabric.num_nodes": [0],
+    "fabric.silence": [0, -1, "nan", "inf"],
 }
 
 

@@ -18,6 +18,7 @@ from hypersphere.training.config import (
     OptimizerConfig,
     TrainConfig,
 )
+from tolerances import close
 
 
 @pytest.fixture
@@ -237,7 +238,7 @@ def test_low_rank_and_initial_weights_by_config(tmp_path):
     plain.load_state_dict(load_weights(tmp_path / "folded.safetensors"))
     assert torch.linalg.matrix_rank(plain.backbone.layers[0][0].weight) == 3
     x = torch.rand(4, 1, 8, 8)
-    torch.testing.assert_close(plain.eval()(x), net(x), rtol=1e-4, atol=1e-5)
+    close(plain.eval()(x), net(x), scale=10)
 
 
 def test_one_set_of_neurons_serves_several_tasks(tmp_path):
@@ -263,7 +264,7 @@ def test_one_set_of_neurons_serves_several_tasks(tmp_path):
     run(config, tmp_path / "c")
     first, third = load_net(tmp_path / "a"), load_net(tmp_path / "c")
     x = torch.rand(4, 1, 8, 8)
-    torch.testing.assert_close(first.features(x), third.features(x), rtol=1e-4, atol=1e-5)
+    close(first.features(x), third.features(x), scale=10)
 
 
 def test_folded_weights_are_those_of_a_plain_network(tmp_path):
@@ -279,7 +280,7 @@ def test_folded_weights_are_those_of_a_plain_network(tmp_path):
     plain = make_net(config, (1, 8, 8), 10)
     plain.load_state_dict(load_weights(tmp_path / "folded.safetensors"))
     x = torch.rand(4, 1, 8, 8)
-    torch.testing.assert_close(plain.eval()(x), rotated(x), rtol=1e-4, atol=1e-5)
+    close(plain.eval()(x), rotated(x), scale=10)
 
 
 CONFIG = """
@@ -290,44 +291,6 @@ train: {steps: 8, quiet: true}
 thesis: {source: Table 0, row: a, metric: accuracy, value: 50.0, also: {top5_error: 12.5}}
 variants: {a_softmax: {head: {name: a_softmax, m: 2}}}
 """
-
-
-def test_an_interrupted_comparison_gives_no_table(tmp_path, capsys, monkeypatch):
-    from hypersphere.commands import compare
-    from hypersphere.training import job
-
-    (tmp_path / "c.yaml").write_text(CONFIG)
-    stopped = job.Outcome(tmp_path, {}, {}, interrupted=15)
-    monkeypatch.setattr(job, "train", lambda *a, **k: stopped)
-    command = [str(tmp_path / "c.yaml"), "--seeds", "0", "--folder", str(tmp_path / "runs")]
-    assert compare.main(command) == 143
-    seen = capsys.readouterr()
-    assert seen.out == "" and "the same command goes on" in seen.err
-
-
-def test_compare_over_seeds_resumes_what_is_there(tmp_path, capsys, monkeypatch):
-    from hypersphere.commands import compare
-    from hypersphere.reports import markdown_table, read_result
-
-    (tmp_path / "c.yaml").write_text(CONFIG)
-    command = [str(tmp_path / "c.yaml"), f"{tmp_path}/c.yaml:a_softmax", "--seeds", "0", "1"]
-    command += ["--folder", str(tmp_path / "runs")]
-    assert compare.main(command) == 0
-    text = capsys.readouterr().out
-    assert "last accuracy (%)" in text and "c-a_softmax" in text and "+-" in text and "50" in text
-    record = read_result(tmp_path / "runs/comparison.json")
-    assert [len(row["ours"]) for row in record["rows"]] == [2, 2]
-    assert record["rows"][0]["ours"][0] == pytest.approx(100 * record["rows"][0]["last"][0])
-    assert "(2 seeds)" in markdown_table(record) and "| 50 |" in markdown_table(record)
-    assert compare.main(command) == 0
-    assert "seed" not in capsys.readouterr().err  # nothing was trained again
-    assert compare.main([*command, "--optimizer.lr", "0.1"]) == 1
-    assert "another config" in capsys.readouterr().err
-    assert compare.main([*command, "--metric", "speed"]) == 1
-    assert "it has: loss, accuracy, error, top5_error" in capsys.readouterr().err
-    assert compare.main([*command, "--metric", "top5_error"]) == 0
-    text = capsys.readouterr().out
-    assert "last top5_error (%)" in text and "12.5" in text
 
 
 def test_top5_error_is_that_of_the_evaluation(tmp_path):

@@ -1,50 +1,86 @@
-"""`hypersphere compare A.yaml[:variant,...] B.yaml ... --seeds 0 1 2`: mean and deviation over
-seeds.
-"""
+"""`hypersphere compare A.yaml[:variant,...] B.yaml ... --seeds 0 1 2`: methods over seeds."""
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import shlex
-import statistics
 import sys
+import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from hypersphere.commands import _config
-from hypersphere.commands.plugins import take_plugins
+from hypersphere.commands._comparison import Method, better, metric_value, result_record, table
+from hypersphere.commands.plugins import loaded_plugins, take_plugins
+from hypersphere.registry import unknown_name
+from hypersphere.training.campaign import Ended, PlannedRun, run_all
+from hypersphere.training.config import Config
+from hypersphere.training.interrupt import Interrupted
 from hypersphere.training.own_parts import without_places
+from hypersphere.training.run.checkpoint import RunError, write_atomically
 
 USAGE = """usage: hypersphere compare CONFIG.yaml[:VARIANT,...] ... [--seeds 0 1 2]
                            [--folder FOLDER] [--section.key value ...]
 
 Trains every config with every seed (runs that are complete are not repeated)
-and prints mean +- deviation of the last and the best test value. Further
-options apply to all of them.
+and prints mean +- deviation of the last and the best test value; a run that
+diverges counts as not converged. Table and comparison.json are written after
+every run, so it can be stopped at any moment; the same command goes on.
+Further options apply to all configs.
 
-  --seeds N ...    seeds (default: 0 1 2)
-  --folder FOLDER  where the runs go (default: runs/compare)
-  --metric NAME    of the test, default: accuracy; error, top5_error, loss, ...
-  --plugin MODULE  import parts of your own from a module or a .py file; may be
-                   repeated
+  --seeds N ...         seeds (default: 0 1 2)
+  --folder FOLDER       where the runs go (default: runs/compare)
+  --metric NAME         of the test: accuracy, error, top5_error, loss, ..., or
+                        of unseen classes: verification_accuracy,
+                        verification_eer (default: that of the recipes)
+  --jobs N              runs at a time, with one thread each (default: 1)
+  --baseline NAME       a row of the table, or the variant or file that makes
+                        it: differences to it over the same seeds, with 95 %
+                        intervals and a verdict
+  --tune KEY=V1,V2,...  choose a setting for each config on a part of the
+                        training samples (data.holdout), then train with it;
+                        repeated for a grid. NAME:KEY=... tunes one config only
+  --holdout SHARE       that part (default: 0.2)
+  --plugin MODULE       import parts of your own from a module or a .py file;
+                        may be repeated
 
 Options of the configs: `hypersphere train CONFIG.yaml --help`.
 """
+
+# What two runs may differ in and still be the same run: where things are, and how many threads.
+_PLACES = {"data": ("root",), "train": ("threads", "quiet"), "run": None, "fabric": None}
+TUNING_SEED = 10_000  # not one of the seeds that count
+
+
+@dataclass
+class Arguments:
+    """The command line of `compare`."""
+
+    specs: list[str]
+    seeds: list[int] = field(default_factory=lambda: [0, 1, 2])
+    folder: Path = Path("runs/compare")
+    metric: str | None = None
+    jobs: int = 1
+    baseline: str | None = None
+    tune: list[str] = field(default_factory=list)
+    holdout: float = 0.2
+    rest: list[str] = field(default_factory=list)
 
 
 def main(argv: Sequence[str]) -> int:
     if not argv or any(a in ("-h", "--help") for a in argv):
         print(USAGE)
         return 0
-    from hypersphere.training.diagnose import NotFinite
-    from hypersphere.training.interrupt import Interrupted
-    from hypersphere.training.run.checkpoint import RunError, write_atomically
-
     try:
-        specs, seeds, folder, metric, rest = _arguments(take_plugins(argv))
-        rows = compare(specs, seeds, folder, rest, metric)
+        arguments = _arguments(take_plugins(argv))
+        comparison = Comparison(arguments, shlex.join(["hypersphere", "compare", *argv]))
+        comparison.run()
     except _config.ConfigError as error:
         print(f"hypersphere compare: {error}", file=sys.stderr)
         return 2
@@ -53,153 +89,226 @@ def main(argv: Sequence[str]) -> int:
             "hypersphere compare: interrupted; the same command goes on from here", file=sys.stderr
         )
         return 128 + stop.signal
-    except (RunError, NotFinite, ValueError, FileNotFoundError) as error:
+    except (RunError, ValueError, OSError) as error:
         print(f"hypersphere compare: {error}", file=sys.stderr)
         return 1
-    print(table(rows, metric))
-    command = shlex.join(["hypersphere", "compare", *argv])
-    record = json.dumps(result_record(rows, metric, command), indent=1) + "\n"
-    write_atomically(folder / "comparison.json", record)
-    print(f"\nruns and comparison.json are in {folder}")
+    print(table(comparison.methods, comparison.metric, comparison.baseline))
+    print(f"\nruns and comparison.json are in {arguments.folder}")
     return 0
 
 
-def compare(
-    specs: Sequence[str],
-    seeds: Sequence[int],
-    folder: Path,
-    arguments: Sequence[str] = (),
-    metric: str = "accuracy",
-) -> list[dict[str, Any]]:
-    """Train each config with each seed; one row per config with the values of all seeds."""
-    from hypersphere.training.interrupt import Interrupted
-    from hypersphere.training.job import train
+class Comparison:
+    """Every config with every seed; first the tuning runs, then those that count."""
 
-    # All configs are read before the first is trained: a typing error should not cost an hour.
-    configs = [_config.read(spec, [*arguments, "--run.report", "false"]) for spec in specs]
-    rows = []
-    for spec, name, config in zip(specs, _labels(specs), configs, strict=True):
-        row: dict[str, Any] = {"name": name, "spec": spec, "metric": metric}
-        row.update(seeds=list(seeds), last=[], best=[])
-        row["recipe"] = vars(config.dissertation)
-        for seed in seeds:
-            config = dataclasses.replace(config, seed=seed)
-            place = folder / f"{name}-seed{seed}"
-            summary = _finished(place, config)
-            if summary is None:
-                print(f"{name}, seed {seed}", file=sys.stderr)
-                outcome = train(
-                    config,
-                    place,
-                    resume=(place / "run.json").exists(),
-                    config_text=_config.dump(config),
+    def __init__(self, arguments: Arguments, command: str) -> None:
+        self.arguments, self.command = arguments, command
+        options = [*arguments.rest, "--run.report", "false"]
+        # All configs are read before the first is trained: a typing error costs no hour.
+        self.configs = [_config.read(spec, options) for spec in arguments.specs]
+        self.methods = [
+            Method(name, spec, vars(config.dissertation))
+            for name, spec, config in zip(
+                _labels(arguments.specs), arguments.specs, self.configs, strict=True
+            )
+        ]
+        self.metric = arguments.metric or self._usual_metric()
+        self.baseline = self._find_baseline()
+        pairs = zip(self.methods, self.configs, strict=True)
+        self.grids = [self._grid(method, config) for method, config in pairs]
+        self.began, self.done, self.fresh = time.monotonic(), 0, 0
+        tuning = sum(len(grid) for grid in self.grids if len(grid) > 1)
+        self.total = tuning + len(self.methods) * len(arguments.seeds)
+
+    def run(self) -> None:
+        """Train what is missing; the record is whole after every run."""
+        self.arguments.folder.mkdir(parents=True, exist_ok=True)
+        self._tune()
+        runs: dict[Path, tuple[Method, int]] = {}
+        planned = []
+        # Seed by seed: an early stop leaves every method with the same seeds.
+        for seed in self.arguments.seeds:
+            for method, config in zip(self.methods, self.configs, strict=True):
+                tuned = _with_values(config, method.chosen, method.name)
+                name = f"{method.name}-seed{seed}"
+                run = self._plan(
+                    self.arguments.folder / name, dataclasses.replace(tuned, seed=seed)
                 )
-                if outcome.interrupted is not None:
-                    raise Interrupted(outcome.interrupted)
-                summary = json.loads((place / "summary.json").read_text())
-            for kind in ("last", "best"):
-                if metric not in summary[kind]:
-                    known = ", ".join(k for k in summary[kind] if k != "step")
-                    raise ValueError(f"the test of {name} has no {metric!r}; it has: {known}")
-                row[kind].append(summary[kind][metric])
-        rows.append(row)
-    return rows
+                planned.append(dataclasses.replace(run, name=f"{method.name}, seed {seed}"))
+                runs[run.folder] = (method, seed)
+
+        def note(run: PlannedRun, how: Ended) -> None:
+            method, seed = runs[run.folder]
+            for kind, values in (("last", method.last), ("best", method.best)):
+                values[seed] = self._value(how, kind, self.metric, method.name)
+            method.seconds[seed] = how.seconds
+            self._say(run.name, method.last[seed], how)
+            self._record()
+
+        run_all(planned, self.arguments.jobs, note)
+
+    def _tune(self) -> None:
+        """For each method, the settings with the best value on held-out training samples."""
+        trials: dict[Path, tuple[Method, dict[str, Any]]] = {}
+        planned = []
+        for method, config, grid in zip(self.methods, self.configs, self.grids, strict=True):
+            for values in grid if len(grid) > 1 else []:
+                # A graph has validation nodes of its own.
+                held = {} if config.task == "graph" else {"data.holdout": self.arguments.holdout}
+                tried = _with_values(config, {**values, **held}, method.name)
+                text = ",".join(f"{key}={value}" for key, value in values.items())
+                place = self.arguments.folder / "tuning" / f"{method.name}-{text}"
+                run = self._plan(place, dataclasses.replace(tried, seed=TUNING_SEED))
+                planned.append(dataclasses.replace(run, name=f"{method.name}, {text}"))
+                trials[run.folder] = (method, values)
+
+        def note(run: PlannedRun, how: Ended) -> None:
+            method, values = trials[run.folder]
+            config = self.configs[self.methods.index(method)]
+            metric = self._tuning_metric(config)
+            kind = "best" if config.task == "graph" else "last"
+            value = self._value(how, kind, metric, method.name)
+            method.tuning.append({"values": values, "metric": metric, "value": value})
+            self._say(run.name, value, how)
+
+        run_all(planned, self.arguments.jobs, note)
+        for method, grid in zip(self.methods, self.grids, strict=True):
+            method.tuning.sort(key=lambda trial, grid=grid: grid.index(trial["values"]))  # type: ignore[misc]
+            found = [trial for trial in method.tuning if trial["value"] is not None]
+            if method.tuning and not found:
+                raise ValueError(f"no run of {method.name} converged in tuning: try other values")
+            if found:
+                sign = 1 if better(found[0]["metric"]) == "lower" else -1
+                method.chosen = min(found, key=lambda trial: sign * trial["value"])["values"]
+        for method, grid in zip(self.methods, self.grids, strict=True):
+            if len(grid) == 1:
+                method.chosen = grid[0]
+
+    def _plan(self, place: Path, config: Config) -> PlannedRun:
+        """A run of exactly this config: its file, and a folder that holds no other run."""
+        _refuse_other(place, config)
+        file = place.parent / "configs" / f"{place.name}.yaml"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(file, _config.dump(config))
+        plugins = [word for name in loaded_plugins() for word in ("--plugin", name)]
+        threads = ["--train.threads", "1"] if self.arguments.jobs > 1 else []
+        return PlannedRun(place.name, place, file, (*plugins, *threads, "--train.quiet", "true"))
+
+    def _value(self, how: Ended, kind: str, metric: str, name: str) -> float | None:
+        if how.diverged is not None:
+            return None
+        return metric_value(how.summary, kind, metric, name)
+
+    def _say(self, name: str, value: float | None, how: Ended) -> None:
+        self.done += 1
+        result = "not converged" if value is None else f"{self.metric} {value:.4f}"
+        if how.before:
+            return
+        self.fresh += 1
+        left = ""
+        if self.done < self.total:
+            pace = (time.monotonic() - self.began) / self.fresh
+            left = f", about {_duration(pace * (self.total - self.done))} left"
+        line = f"run {self.done} of {self.total}: {name}: {result} ({how.seconds:.0f} s){left}"
+        print(line, file=sys.stderr, flush=True)
+
+    def _record(self) -> None:
+        record = result_record(self.methods, self.metric, self.command, self.baseline)
+        text = json.dumps(record, indent=1) + "\n"
+        write_atomically(self.arguments.folder / "comparison.json", text)
+        shown = table(self.methods, self.metric, self.baseline)
+        write_atomically(self.arguments.folder / "comparison.txt", shown + "\n")
+
+    def _usual_metric(self) -> str:
+        named = {config.dissertation.metric for config in self.configs} - {""}
+        if len(named) > 1:
+            raise _config.ConfigError(
+                f"the configs have different metrics ({', '.join(sorted(named))}): choose one with "
+                f"--metric"
+            )
+        return named.pop() if named else "accuracy"
+
+    def _tuning_metric(self, config: Config) -> str:
+        if config.task == "graph":
+            return "validation_accuracy"
+        # Pairs of unseen classes are for the test: settings are chosen by the held-out samples.
+        return "error" if self.metric.startswith("verification_") else self.metric
+
+    def _find_baseline(self) -> Method | None:
+        wanted = self.arguments.baseline
+        if wanted is None:
+            return None
+        for method in self.methods:
+            path, variants = _config.split_spec(method.spec)
+            if wanted in (method.name, method.spec, path.stem, ",".join(variants), *variants[:1]):
+                return method
+        names = [method.name for method in self.methods]
+        raise _config.ConfigError(str(unknown_name("baseline", wanted, names)))
+
+    def _grid(self, method: Method, config: Config) -> list[dict[str, Any]]:
+        """Every combination of the tuned values that concern a method."""
+        keys: dict[str, list[Any]] = {}
+        for text in self.arguments.tune:
+            key, equals, values = text.partition("=")
+            name, colon, own = key.rpartition(":")
+            if not equals or not values or not own:
+                raise _config.ConfigError(f"--tune takes KEY=V1,V2,...; got {text!r}")
+            exact = name in [other.name for other in self.methods]
+            known = [method.name] if exact else _config.split_spec(method.spec)[1]
+            if colon and name not in known:
+                continue
+            keys[own] = [yaml.safe_load(value) for value in values.split(",")]
+        grid = [dict(zip(keys, v, strict=True)) for v in itertools.product(*keys.values())]
+        for combination in grid:
+            _with_values(config, combination, method.name)  # a wrong key or value is an error now
+        return grid
 
 
-def result_record(rows: Sequence[dict[str, Any]], metric: str, command: str) -> dict[str, Any]:
-    """The comparison as a result file: `reports.markdown_table` sets it beside the dissertation.
-
-    "ours" is the last test value of each seed, in the unit of the dissertation (percent for
-    shares).
-    """
-    percent = is_share(metric)
-    scale = 100.0 if percent else 1.0
-    sources = dict.fromkeys(row["recipe"]["source"] for row in rows if row["recipe"]["source"])
-    lines = []
-    for row in rows:
-        recipe = row["recipe"]
-        quoted = printed(recipe, metric)
-        lines.append(
-            {
-                **row,
-                "name": recipe["row"] or row["name"],
-                "ours": [round(scale * value, 6) for value in row["last"]],
-                "dissertation": quoted,
-                "differs": recipe["note"] or "none",
-            }
-        )
-    return {
-        "table": ", ".join(sources) or "comparison",
-        "unit": f"{metric} (%)" if percent else metric,
-        "command": command,
-        "rows": lines,
-    }
-
-
-def _finished(place: Path, config: Any) -> dict[str, Any] | None:
-    """The summary of a complete run of exactly this config, if the folder holds one."""
+def _with_values(config: Config, values: dict[str, Any], name: str) -> Config:
+    """The config with some of its settings changed, by their dotted names."""
+    if not values:
+        return config
+    settings = json.loads(json.dumps(config.to_dict()))
+    for key, value in values.items():
+        *path, last = key.split(".")
+        section = settings
+        for part in path:
+            section = section.get(part) if isinstance(section, dict) else None
+            if section is None:
+                raise _config.ConfigError(f"{name} has no setting {key!r} to tune")
+        section[last] = value
     try:
-        summary = json.loads((place / "summary.json").read_text())
-        saved = json.loads((place / "run.json").read_text())["config"]
+        return Config.from_dict(settings)
+    except (TypeError, ValueError) as error:
+        raise _config.ConfigError(f"{name}: {error}") from None
+
+
+def _refuse_other(place: Path, config: Config) -> None:
+    """ValueError if the folder holds a run of another config."""
+    try:
+        saved = json.loads((place / "run.json").read_text("utf-8"))["config"]
+        saved = Config.from_dict(saved).to_dict()
     except (OSError, ValueError, KeyError):
-        return None
-    if "thesis" in saved:  # the section's name in earlier versions
-        saved["dissertation"] = saved.pop("thesis")
-    saved = without_places(saved)
-    ours = without_places(json.loads(json.dumps(config.to_dict())))
-    if {**saved, "run": None} != {**ours, "run": None}:
+        return
+    ours = json.loads(json.dumps(config.to_dict()))
+    if _settings(json.loads(json.dumps(saved))) != _settings(ours):
         raise ValueError(f"{place} holds a run of another config: choose another --folder")
-    return summary if "seconds" in summary else None
 
 
-def spread(values: Sequence[float], percent: bool) -> str:
-    """'97.31 +- 0.12': mean and sample deviation."""
-    scale = 100.0 if percent else 1.0
-    mean = scale * statistics.fmean(values)
-    deviation = scale * statistics.stdev(values) if len(values) > 1 else 0.0
-    return f"{mean:.2f} +- {deviation:.2f}" if percent else f"{mean:.4f} +- {deviation:.4f}"
+def _settings(values: dict[str, Any]) -> dict[str, Any]:
+    """What makes a run: everything but places and threads."""
+    values = without_places(values)
+    for section, keys in _PLACES.items():
+        if keys is None:
+            values.pop(section, None)
+        else:
+            values[section] = {k: v for k, v in values[section].items() if k not in keys}
+    return values
 
 
-def is_share(metric: str) -> bool:
-    """Whether a metric is a share, which the dissertation prints in percent.
-
-    >>> [is_share(m) for m in ("validation_accuracy", "top5_error", "loss")]
-    [True, True, False]
-    """
-    return "accuracy" in metric or "error" in metric
-
-
-def printed(recipe: dict[str, Any], metric: str) -> float | None:
-    """The number that the dissertation prints for a metric of a recipe.
-
-    Args:
-        recipe: the section ``dissertation`` of the recipe.
-        metric: name of the metric.
-
-    Returns:
-        The number, or None if there is none.
-    """
-    if recipe["metric"] == metric:
-        return recipe["value"]
-    return (recipe.get("also") or {}).get(metric)
-
-
-def table(rows: Sequence[dict[str, Any]], metric: str) -> str:
-    """Name, last, best, and the dissertation's number where the config has one."""
-    from hypersphere.evaluation.results import format_table
-
-    percent = is_share(metric)
-    lines = []
-    for row in rows:
-        value = printed(row["recipe"], metric)
-        quoted = "" if value is None else f"{value:g}"
-        lines.append(
-            [row["name"], spread(row["last"], percent), spread(row["best"], percent), quoted]
-        )
-    unit = " (%)" if percent else ""
-    return format_table(
-        lines, header=["config", f"last {metric}{unit}", f"best {metric}{unit}", "dissertation"]
-    )
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def _labels(specs: Sequence[str]) -> list[str]:
@@ -213,30 +322,44 @@ def _labels(specs: Sequence[str]) -> list[str]:
     return [f"{path.parent.name}-{name}" for (path, _), name in zip(paths, short, strict=True)]
 
 
-def _arguments(argv: list[str]) -> tuple[list[str], list[int], Path, str, list[str]]:
+def _arguments(argv: list[str]) -> Arguments:
     specs: list[str] = []
     while argv and not argv[0].startswith("--"):
         specs.append(argv.pop(0))
     if not specs:
         raise _config.ConfigError("name at least one config")
-    seeds, folder, metric, rest = [0, 1, 2], Path("runs/compare"), "accuracy", []
+    found = Arguments(specs)
     while argv:
         flag = argv.pop(0)
         if flag == "--seeds":
-            seeds = []
+            found.seeds = []
             while argv and not argv[0].startswith("--"):
-                seeds.append(_integer(argv.pop(0)))
+                found.seeds.append(int(_number(argv.pop(0), "--seeds", 0, whole=True)))
         elif flag == "--folder" and argv:
-            folder = Path(argv.pop(0))
+            found.folder = Path(argv.pop(0))
         elif flag == "--metric" and argv:
-            metric = argv.pop(0)
+            found.metric = argv.pop(0)
+        elif flag == "--jobs" and argv:
+            found.jobs = int(_number(argv.pop(0), "--jobs", 1, whole=True))
+        elif flag == "--baseline" and argv:
+            found.baseline = argv.pop(0)
+        elif flag == "--holdout" and argv:
+            found.holdout = _number(argv.pop(0), "--holdout", 0.01)
+        elif flag == "--tune" and argv:
+            found.tune.append(argv.pop(0))
         else:
-            rest.append(flag)
-    return specs, seeds, folder, metric, rest
+            found.rest.append(flag)
+    if not found.seeds:
+        raise _config.ConfigError("--seeds takes at least one whole number")
+    return found
 
 
-def _integer(text: str) -> int:
+def _number(text: str, flag: str, least: float, whole: bool = False) -> float:
     try:
-        return int(text)
+        value = int(text) if whole else float(text)
     except ValueError:
-        raise _config.ConfigError(f"--seeds takes whole numbers; got {text!r}") from None
+        value = None
+    if value is None or not value >= least:
+        kind = "whole numbers" if whole else "numbers"
+        raise _config.ConfigError(f"{flag} takes {kind} from {least:g} on; got {text!r}")
+    return value

@@ -114,12 +114,12 @@ def measured(folder: Path) -> dict[str, str]:
     """Recipe -> 'last 91.20 +- 0.10' from every comparison.json below a folder."""
     import json
 
-    from hypersphere.commands.compare import is_share, spread
+    from hypersphere.commands._comparison import spread
 
     found = {}
     for path in folder.glob("**/comparison.json"):
         record = json.loads(path.read_text())
         for row in record["rows"] if isinstance(record, dict) else record:
-            percent = is_share(row.get("metric", "accuracy"))
-            found[row.get("spec", row["name"])] = spread(row["last"], percent)
+            metric = row.get("metric", "accuracy")
+            found[row.get("spec", row["name"])] = spread(row["last"], metric)
     return found

@@ -142,6 +142,7 @@ def train_and_tell(config: Any, folder: Path, resume: bool, text: str) -> int:
     """Train, then say what came out and where it is."""
     from hypersphere.training.distributed import make_fabric
     from hypersphere.training.job import train
+    from hypersphere.training.processes import end_processes
 
     try:
         fabric = make_fabric(**vars(config.fabric))
@@ -151,6 +152,8 @@ def train_and_tell(config: Any, folder: Path, resume: bool, text: str) -> int:
         folder = Path(fabric.broadcast(str(folder)))
     began = time.perf_counter()
     outcome = train(config, folder, resume, text, fabric)
+    if fabric.world_size > 1:
+        end_processes()
     if not fabric.is_global_zero:
         return 0 if outcome.interrupted is None else 128 + outcome.interrupted
     if outcome.interrupted is not None:
@@ -165,7 +168,7 @@ def train_and_tell(config: Any, folder: Path, resume: bool, text: str) -> int:
 
 
 def _results(outcome: Any, seconds: float) -> str:
-    from hypersphere.commands.compare import is_share
+    from hypersphere.commands._comparison import is_share
 
     lines = []
     for name, record in (("last", outcome.last), ("best", outcome.best)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 # Each of these registers its reader; the import order is the order of `list_datasets()`.
 from .digits import load_digits  # isort: skip
+from .letters import letters, load_letters  # isort: skip
 from .idx import load_idx, read_idx  # isort: skip
 from .cifar import load_cifar  # isort: skip
 from .image_folder import load_folder  # isort: skip
@@ -68,12 +69,14 @@ __all__ = [
     "grow_linearly",
     "imbalanced",
     "keep_per_class",
+    "letters",
     "list_datasets",
     "load",
     "load_cifar",
     "load_digits",
     "load_folder",
     "load_idx",
+    "load_letters",
     "load_lfw",
     "load_megaface",
     "load_mini_imagenet",

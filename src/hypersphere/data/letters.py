@@ -17,10 +17,11 @@ import numpy as np
 import torch
 
 from .._optional import require
+from ..registry import register
 from ._random import generator
 from .dataset import ArrayDataset, Split
 from .errors import MissingData
-from .pairs import draw_pairs
+from .verification_pairs import draw_pairs
 
 __all__ = ["ALPHABETS", "letters", "load_letters"]
 
@@ -45,6 +46,9 @@ def letters(alphabets: Sequence[str] = SEEN) -> list[str]:
     Args:
         alphabets: names from :data:`ALPHABETS`.
 
+    Returns:
+        One string per letter.
+
     >>> len(letters()), len(letters(("armenian", "georgian")))
     (172, 110)
     """
@@ -55,6 +59,7 @@ def letters(alphabets: Sequence[str] = SEEN) -> list[str]:
     return [chr(c) for c in codes if chr(c).isalpha()]
 
 
+@register("data", "letters")
 def load_letters(
     size: int = 28,
     copies: int = 4,

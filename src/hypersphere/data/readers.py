@@ -28,7 +28,7 @@ def list_datasets() -> list[str]:
         The names, in the order of their registration.
 
     >>> list_datasets()[:3]
-    ['digits', 'mnist', 'fashion-mnist']
+    ['digits', 'letters', 'mnist']
     """
     return registry.names("data")
 

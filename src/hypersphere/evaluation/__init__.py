@@ -19,6 +19,7 @@ from .geometry.class_geometry import (
     class_mean_cosines,
     confidence_and_hardness,
 )
+from .geometry.feature_uniformity import FeatureUniformityResult, feature_uniformity
 from .geometry.geometry import (
     GeometryResult,
     effective_rank,
@@ -26,6 +27,7 @@ from .geometry.geometry import (
     neuron_weights,
     pair_angles,
 )
+from .geometry.neural_collapse import NeuralCollapseResult, neural_collapse
 from .geometry.separability import angular_fisher_score, angular_visual_hardness
 from .rare_classes import ImbalanceResult, imbalance
 from .recognition import (
@@ -73,6 +75,7 @@ __all__ = [
     "ClassificationResult",
     "ConfidenceResult",
     "Face",
+    "FeatureUniformityResult",
     "FewShotResult",
     "FrechetResult",
     "Gallery",
@@ -82,6 +85,7 @@ __all__ = [
     "ImbalanceResult",
     "InceptionResult",
     "Match",
+    "NeuralCollapseResult",
     "OpenSetResult",
     "PairList",
     "Protocol",
@@ -109,6 +113,7 @@ __all__ = [
     "effective_rank",
     "extract",
     "faiss_search",
+    "feature_uniformity",
     "fewshot",
     "fgsm",
     "frechet_distance",
@@ -118,6 +123,7 @@ __all__ = [
     "inception_score",
     "load_features",
     "model_hash",
+    "neural_collapse",
     "neuron_weights",
     "open_set_identification",
     "pair_angles",

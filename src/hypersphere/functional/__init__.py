@@ -26,6 +26,7 @@ from .angular import (
     arcsin,
 )
 from .class_energy import class_energy
+from .contrastive import alignment, supervised_contrastive, uniformity_of_uniform
 from .covering import (
     covering_radius,
     expected_hole_moment,
@@ -42,7 +43,9 @@ from .decoupled import (
     decoupled_linear,
 )
 from .energy import distance_floor, hyperspherical_energy, log_energy, set_energies
+from .gram_determinant import gram_determinant
 from .gram_penalties import orthogonal_penalty, orthonormal_penalty, spectral_penalty
+from .holes import covering, covering_points, polarization, polarization_points
 from .labels import check_labels, sample_classes
 from .magnitude import (
     MagnitudeFunction,
@@ -52,6 +55,7 @@ from .magnitude import (
     magnitude_slope,
 )
 from .margins import Margin, anneal, make_margin, margin, margin_derivative
+from .nearest import koleo, separation
 from .orthogonalize import apply_orthogonal, orthogonalize, random_rotation
 from .patches import patch_norm
 from .points import minimize_energy
@@ -70,6 +74,7 @@ from .projections import (
     project,
     sketch,
 )
+from .prototypes import prototypes, simplex_prototypes
 from .uniformity import uniformity_test
 from .von_mises_fisher import (
     sphere_log_area,
@@ -80,11 +85,16 @@ from .von_mises_fisher import (
     vmf_mean_length_slope,
 )
 
+# isort: split
+# After the import of the module of that name, which would take its place.
+from .contrastive import uniformity
+
 __all__ = [
     "AngularFunction",
     "MagnitudeFunction",
     "Margin",
     "adversarial_step",
+    "alignment",
     "angle",
     "angle_preserving_loss",
     "angle_preserving_projection",
@@ -104,6 +114,8 @@ __all__ = [
     "cos_multiple",
     "cosine",
     "count_sketch_projection",
+    "covering",
+    "covering_points",
     "covering_radius",
     "decoupled_conv",
     "decoupled_conv1d",
@@ -114,10 +126,12 @@ __all__ = [
     "expected_hole_moment",
     "gaussian_projection",
     "geodesic_distance",
+    "gram_determinant",
     "hadamard_projection",
     "hole_moment",
     "hole_radii",
     "hyperspherical_energy",
+    "koleo",
     "log_energy",
     "magnitude",
     "magnitude_function",
@@ -136,20 +150,28 @@ __all__ = [
     "pairwise_angle",
     "pairwise_cosine",
     "patch_norm",
+    "polarization",
+    "polarization_points",
     "power_spherical_angle_slope",
     "power_spherical_kl_uniform",
     "power_spherical_log_normalizer",
     "power_spherical_log_slope",
     "project",
+    "prototypes",
     "random_rotation",
     "row_norm",
     "sample_classes",
+    "separation",
     "separation_distance",
     "set_energies",
+    "simplex_prototypes",
     "sketch",
     "spectral_penalty",
     "sphere_log_area",
+    "supervised_contrastive",
     "uniform_on_sphere",
+    "uniformity",
+    "uniformity_of_uniform",
     "uniformity_test",
     "vmf_angle_slope",
     "vmf_concentration",

@@ -24,6 +24,7 @@ from .objectives import (
     SSoftmaxHead,
     WSoftmaxHead,
 )
+from .prototype import PrototypeHead
 from .shard_files import load_shards, save_shards
 from .sharded import ignore_in_ddp, shard, unshard
 from .theory import (
@@ -50,6 +51,7 @@ __all__ = [
     "MarginCheck",
     "MarginHead",
     "MetricLoss",
+    "PrototypeHead",
     "SSoftmaxHead",
     "SoftmaxHead",
     "WSoftmaxHead",

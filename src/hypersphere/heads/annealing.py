@@ -139,7 +139,7 @@ class LambdaAnnealing(nn.Module):
         ax.plot(times, [self.at(t) for t in times])
         if self.iteration > 0:
             ax.axvline(int(self.iteration), linestyle=":", color="gray", label="now")
-            ax.legend()
+            ax.legend(loc="upper right")  # lambda falls
         # symlog, because lambda may go down to 0
         ax.set(xlabel="update", ylabel="lambda", yscale="symlog", title=repr(self))
         return ax

@@ -153,7 +153,7 @@ def plot_margins(
         ax.plot(theta.rad2deg(), values, label=name)
     ax.plot(theta.rad2deg(), plain, color="black", linestyle="--", label="no margin")
     ax.set(xlabel="theta in degrees", ylabel="psi", xlim=(0, 180), xticks=range(0, 181, 30))
-    ax.legend()
+    ax.legend(loc="upper right")  # psi falls
     return ax
 
 

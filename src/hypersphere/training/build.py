@@ -29,7 +29,7 @@ from hypersphere.training.schedules import (
     steps,
 )
 
-__all__ = ["Loaders", "make_head", "make_hooks", "make_loaders", "make_net"]
+__all__ = ["Loaders", "hold_out", "make_head", "make_hooks", "make_loaders", "make_net"]
 __all__ += ["make_player_optimizer", "make_rate", "make_sized_model", "share_of"]
 
 
@@ -70,6 +70,32 @@ def share_of(dataset: Any, share: float) -> Any:
         members = (labels == label).nonzero().flatten()
         keep[members[: max(1, round(share * len(members)))]] = True
     return dataset.subset(keep.nonzero().flatten())
+
+
+def hold_out(split: Any, share: float) -> Any:
+    """A split whose test part is a share of its training part; unseen classes stay unseen.
+
+    The samples are those of a fixed draw, so that every setting is judged by the same ones.
+
+    Args:
+        split: a `hypersphere.data.Split`.
+        share: the part of each class that is held out; 0 for none.
+
+    Returns:
+        The split.
+    """
+    if share == 0:
+        return split
+    labels, generator = split.train.labels, torch.Generator().manual_seed(0)
+    held = torch.zeros(len(labels), dtype=torch.bool)
+    for label in labels.unique():
+        members = (labels == label).nonzero().flatten()
+        chosen = torch.randperm(len(members), generator=generator)[: round(share * len(members))]
+        held[members[chosen]] = True
+    if not held.any():
+        raise ValueError(f"data.holdout={share:g} holds out no sample: take a larger share")
+    train, test = (split.train.subset(part.nonzero().flatten()) for part in (~held, held))
+    return dataclasses.replace(split, train=train, test=test, pairs=None)
 
 
 def load_data(config: DataConfig) -> Any:
@@ -117,6 +143,7 @@ def make_loaders(
             train=share_of(split.train, config.share),
             test=share_of(split.test, config.test_share),
         )
+        split = hold_out(split, config.holdout)
     normalize = data.Normalize.fit(split.train, config.normalize)
     small = len(split.train) < config.batch_size
     train = data.BatchLoader(

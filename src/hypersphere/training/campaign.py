@@ -1,12 +1,13 @@
 """Many runs, some at a time, each in a process of its own: safe to stop and to start again.
 
 A run that has ended (finished or diverged) is not repeated, one that was interrupted goes on from
-its checkpoint. Each process has one thread, so that N of them share N cores without waiting for
-one another.
+its checkpoint. Several at a time have one thread each, so that N of them share N cores without
+waiting for one another.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -16,8 +17,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import Any
+
+from hypersphere.training.interrupt import raising
+from hypersphere.training.run.checkpoint import RunError
 
 __all__ = ["Ended", "PlannedRun", "ended", "run_all"]
 
@@ -49,11 +52,13 @@ class Ended:
         summary: what summary.json says; empty if the run diverged before its first test.
         diverged: why it did not converge, or None.
         seconds: its training time.
+        before: whether it had ended before this campaign looked at it.
     """
 
     summary: dict[str, Any] = field(default_factory=dict)
     diverged: str | None = None
     seconds: float = 0.0
+    before: bool = False
 
 
 def ended(folder: Path) -> Ended | None:
@@ -86,8 +91,8 @@ def run_all(
         How each run ended, by its folder.
 
     Raises:
-        RuntimeError: if a run fails for another reason than divergence; the others are stopped.
-        KeyboardInterrupt: after a signal, when all processes have saved their state.
+        RunError: if a run fails for another reason than divergence; the others are stopped.
+        Interrupted: after a signal, when all processes have saved their state.
     """
     found: dict[Path, Ended] = {}
     waiting: list[PlannedRun] = []
@@ -96,21 +101,20 @@ def run_all(
         if how is None:
             waiting.append(run)
         else:
-            found[run.folder] = how
+            found[run.folder] = how = dataclasses.replace(how, before=True)
             report(run, how)
     active: dict[subprocess.Popen[bytes], PlannedRun] = {}
-    stopped = _Stopped()
-    with stopped:
+    with raising():
         try:
             while waiting or active:
                 while waiting and len(active) < jobs:
                     run = waiting.pop(0)
-                    active[_start(run)] = run
-                process = _next_to_end(active, stopped)
+                    active[_start(run, one_thread=jobs > 1)] = run
+                process = _next_to_end(active)
                 run = active.pop(process)
                 how = ended(run.folder)
                 if how is None:
-                    raise RuntimeError(f"{run.name} failed: {_last_words(run)}")
+                    raise RunError(f"{run.name} failed: {_last_words(run)}")
                 found[run.folder] = how
                 report(run, how)
         finally:
@@ -118,33 +122,14 @@ def run_all(
     return found
 
 
-class _Stopped:
-    """SIGINT and SIGTERM become a KeyboardInterrupt in the main thread, where it is waiting."""
-
-    def __init__(self) -> None:
-        self.signal: int | None = None
-        self.previous: dict[int, Any] = {}
-
-    def __enter__(self) -> None:
-        def note(number: int, frame: FrameType | None) -> None:
-            self.signal = number
-
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self.previous[number] = signal.signal(number, note)
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self.previous.items():
-            signal.signal(number, handler)
-
-
-def _start(run: PlannedRun) -> subprocess.Popen[bytes]:
+def _start(run: PlannedRun, one_thread: bool) -> subprocess.Popen[bytes]:
     begun = (run.folder / "run.json").exists()
     what = ["--resume", str(run.folder)] if begun else [str(run.config)]
     where = [] if begun else ["--run.folder", str(run.folder)]
     command = [sys.executable, "-m", "hypersphere", "train", *what, *where, *run.options]
     log = _log(run)
     log.parent.mkdir(parents=True, exist_ok=True)
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"} if one_thread else None
     with open(log, "ab") as output:
         # A session of its own: Ctrl-C reaches it once, from here, and not from the terminal too.
         return subprocess.Popen(
@@ -157,12 +142,8 @@ def _start(run: PlannedRun) -> subprocess.Popen[bytes]:
         )
 
 
-def _next_to_end(
-    active: dict[subprocess.Popen[bytes], PlannedRun], stopped: _Stopped
-) -> subprocess.Popen[bytes]:
+def _next_to_end(active: dict[subprocess.Popen[bytes], PlannedRun]) -> subprocess.Popen[bytes]:
     while True:
-        if stopped.signal is not None:
-            raise KeyboardInterrupt
         for process in active:
             if process.poll() is not None:
                 return process

@@ -26,6 +26,7 @@ def make_fabric(
     num_nodes: int = 1,
     strategy: str = "auto",
     precision: str = "32-true",
+    silence: float = 120.0,
 ) -> Any:
     """Devices and processes of a run: Lightning Fabric, launched.
 
@@ -36,6 +37,8 @@ def make_fabric(
         num_nodes: number of machines. Default: 1.
         strategy: "auto", "ddp" or "fsdp".
         precision: "32-true", "bf16-mixed", "16-mixed", "bf16-true" or "64-true".
+        silence: seconds after which another process counts as gone if it shows no sign of life.
+            Default: 120.
 
     Returns:
         The `Fabric` object.
@@ -65,6 +68,7 @@ def make_fabric(
         precision=precision,
     )
     fabric.launch()
+    fabric.silence = silence  # read by `processes.named_failures`
     return fabric
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from hypersphere.training.conclude import conclude
 from hypersphere.training.config import Config
+from hypersphere.training.diagnose import NotFinite
 from hypersphere.training.distributed import make_fabric
 from hypersphere.training.fsdp import is_fsdp
 from hypersphere.training.loop import fit
@@ -111,7 +112,12 @@ def _train(
         record.json("run.json", _description(config, fabric, job))
         if config_text is not None:
             record.text("config.yaml", config_text)
-    run = fit(job.task, record, fabric, job.settings, job.hooks, resume)
+    record.remove("diverged.json")  # of an earlier attempt
+    try:
+        run = fit(job.task, record, fabric, job.settings, job.hooks, resume)
+    except NotFinite as error:
+        record.json("diverged.json", {"reason": str(error)})  # a result, too: see campaign.py
+        raise
     outcome = Outcome(record.path, run.tested, run.best, run.interrupted)
     if run.interrupted is None and fabric.is_global_zero:
         if is_fsdp(fabric):  # the first process goes on alone, with the whole network

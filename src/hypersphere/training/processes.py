@@ -1,13 +1,17 @@
 """When one process of a run ends, the others end too, with a sentence that names it.
 
 Each process says in the store that they found each other by who it is and, if it fails, why. A
-process whose exchange with the others breaks looks there before it gives up.
+process whose exchange with the others breaks looks there before it gives up. If nothing breaks
+because a machine is cut off, its signs of life (`pulse.py`) are missed.
 """
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
+import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -17,18 +21,24 @@ from typing import Any
 import torch.distributed as dist
 
 from hypersphere.training.diagnose import NotFinite
+from hypersphere.training.pulse import EVERY, Pulse
 from hypersphere.training.run.checkpoint import RunError
 from hypersphere.training.run.lock import is_alive
 
-__all__ = ["named_failures"]
+__all__ = ["SILENCE", "end_processes", "named_failures"]
 
+SILENCE = 120.0  # seconds, for a fabric that does not say
 PATIENCE = 10.0  # seconds in which a process that failed has said so
+MISSED = 3.5 * EVERY  # seconds without a sign of life that are enough once an exchange broke
 BROKEN = "exchange with another process broke"
 
 
 @contextmanager
 def named_failures(fabric: Any) -> Iterator[None]:
     """Context in which the failure of another process becomes a `RunError` that names it.
+
+    A process that waits for a machine that was cut off cannot be woken by an error: after
+    ``fabric.silence`` seconds (of `make_fabric`) it prints the same sentence and exits with 1.
 
     Args:
         fabric: devices and processes; with one process nothing happens here.
@@ -58,6 +68,19 @@ def named_failures(fabric: Any) -> Iterator[None]:
     except BaseException as error:
         board.leave(f"{type(error).__name__}: {error}")
         raise
+    finally:
+        board.pulse.stop()
+
+
+def end_processes() -> None:
+    """Take down the process group, in order, after everything that used it.
+
+    DDP's reducer, which holds on to the group, goes first: an interpreter that ends while a thread
+    of the group still wants its lock ends with SIGABRT.
+    """
+    gc.collect()
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 class _Board:
@@ -65,13 +88,21 @@ class _Board:
 
     def __init__(self, fabric: Any) -> None:
         self.rank, self.count = fabric.global_rank, fabric.world_size
-        self.store = dist.PrefixStore(
-            "hypersphere/processes", dist.distributed_c10d._get_default_store()
-        )
+        self.silence = getattr(fabric, "silence", SILENCE)
+        shared = dist.distributed_c10d._get_default_store()
+        self.store = dist.PrefixStore("hypersphere/processes", shared)
         self.run = str(self.store.add(f"runs/{self.rank}", 1))  # several runs may share a group
-        self._set("who", f"{socket.gethostname()} {os.getpid()}")
+        keeps = "keeps the store" if _is_kept_here(shared) else ""
+        self._set("who", f"{socket.gethostname()} {os.getpid()} {keeps}")
+        # A connection of its own, so that nobody waits for the other's answer.
+        own = shared.clone() if hasattr(shared, "clone") else shared
+        place = dist.PrefixStore(f"hypersphere/processes/{self.run}", own)
+        self.pulse = Pulse(place, self.rank, self.count, self.silence, self._silent)
+        self.pulse.start()
         fabric.barrier()
-        self.who = [self._get("who", rank) or "" for rank in range(self.count)]
+        self.who = [(self._get("who", rank) or "").split(" ", 2) for rank in range(self.count)]
+        self.keeper = next((r for r, who in enumerate(self.who) if who[-1]), 0)
+        self.pulse.watch()
 
     def write(self, reason: str) -> None:
         """Say how this process ended."""
@@ -81,17 +112,20 @@ class _Board:
     def leave(self, reason: str) -> None:
         """Say how this process ended, and let the others notice at once.
 
-        They notice when their exchange breaks, and read the reason in the store. The first process
-        usually keeps the store, so it stays until they have.
+        They notice when their exchange breaks, and read the reason in the store. The process that
+        keeps the store stays until they have.
         """
+        self.pulse.ask_the_store_only()
         self.write(reason)
         if dist.is_initialized() and dist.get_backend() == "gloo":
             dist.destroy_process_group()
         end = time.monotonic() + PATIENCE
+        signs = _Signs(self)
         with suppress(RuntimeError):
-            while self.rank == 0 and time.monotonic() < end:
-                waiting = [r for r in range(1, self.count) if self._get("end", r) is None]
-                if not any(self._is_alive(rank) for rank in waiting):
+            while self.who[self.rank][-1] and time.monotonic() < end:
+                others = [r for r in range(self.count) if r != self.rank]
+                waiting = [r for r in others if self._get("end", r) is None]
+                if not any(signs.is_alive(rank) for rank in waiting):
                     break
                 time.sleep(0.1)
 
@@ -100,32 +134,43 @@ class _Board:
 
         A process that says the same as this one (`but`) is no cause: all failed alike.
         """
+        self.pulse.ask_the_store_only()
         end = time.monotonic() + patience
+        signs = _Signs(self)
         while True:
             others = [rank for rank in range(self.count) if rank != self.rank]
             for rank in others:
                 try:
                     reason = self._get("end", rank)
+                    gone = reason is None and not signs.is_alive(rank)
                 except RuntimeError:
-                    return self._sentence(0, "is gone")
+                    return self._sentence(self.keeper, "is gone")
+                if gone:
+                    return self._sentence(rank, "is gone")
                 if reason not in (None, BROKEN, but):
                     return self._sentence(rank, f"ended: {reason}")
-                if reason is None and not self._is_alive(rank):
-                    return self._sentence(rank, "is gone")
             if time.monotonic() >= end:
                 return None
             time.sleep(0.1)
 
+    def _silent(self, rank: int | None) -> None:
+        """End this process, wherever it waits: `rank` (None: who keeps the store) is silent."""
+        what = f"has shown no sign of life for {self.silence:g} s, its machine may be cut off"
+        sentence = self._sentence(self.keeper if rank is None else rank, what)
+        print(f"hypersphere: {sentence}", file=sys.stderr, flush=True)
+        # This is a consequence, and nobody's cause. The store may not answer: do not wait for it.
+        saying = threading.Thread(target=self.write, args=(BROKEN,), daemon=True)
+        saying.start()
+        saying.join(1.0)
+        sys.stdout.flush()
+        os._exit(1)
+
     def _sentence(self, rank: int, what: str) -> str:
-        host, _, pid = self.who[rank].partition(" ")
+        host, pid, _ = self.who[rank]
         return (
             f"process {rank} of {self.count} (pid {pid} on {host}) {what}; this one, {self.rank}, "
             f"stops too. Continue with --resume"
         )
-
-    def _is_alive(self, rank: int) -> bool:
-        host, _, pid = self.who[rank].partition(" ")
-        return host != socket.gethostname() or is_alive(int(pid))
 
     def _set(self, key: str, value: str) -> None:
         self.store.set(f"{self.run}/{key}/{self.rank}", value)
@@ -136,3 +181,38 @@ class _Board:
             return None
         self.store.wait([name], timedelta(seconds=1))
         return self.store.get(name).decode()
+
+
+class _Signs:
+    """Whether processes live, as seen from one of them, from now on."""
+
+    def __init__(self, board: _Board) -> None:
+        self.board = board
+        self.pulse: dict[int, tuple[str | None, float]] = {}  # the last sign, and since when
+
+    def is_alive(self, rank: int) -> bool:
+        """Whether a process runs; on another machine, whether its signs of life go on."""
+        host, pid, _ = self.board.who[rank]
+        if host == socket.gethostname():
+            return is_alive(int(pid))
+        now, last = time.monotonic(), self.board._get("pulse", rank)
+        if rank not in self.pulse or self.pulse[rank][0] != last:
+            self.pulse[rank] = last, now
+        return now - self.pulse[rank][1] < MISSED
+
+
+def _is_kept_here(store: Any) -> bool:
+    """Whether the server of a store runs on this machine: its address can be bound here."""
+    while isinstance(store, dist.PrefixStore):
+        store = store.underlying_store
+    if not isinstance(store, dist.TCPStore):
+        return False
+    try:
+        family, kind, number, _, address = socket.getaddrinfo(
+            store.host, 0, type=socket.SOCK_STREAM
+        )[0]
+        with socket.socket(family, kind, number) as probe:
+            probe.bind(address)
+    except OSError:
+        return False
+    return True

@@ -44,6 +44,8 @@ class DataConfig(Section):
         augment: random changes of the training samples.
         share: part of the training samples that is used, the same for each class.
         test_share: part of the test samples that is used, the same for each class.
+        holdout: part of the training samples that is left out of training and tested on in place
+            of the test part, the same for each class; for choosing settings.
         drop_last: leave out the last batch of an epoch if it is not full.
         prefetch: batches prepared ahead, for data decoded from files.
         imbalance: thin the training part: "single", "multiple" (D.1) or "mnist" (D.8).
@@ -62,6 +64,7 @@ class DataConfig(Section):
     )
     share: Share = 1.0
     test_share: Share = 1.0
+    holdout: Annotated[float, Range(ge=0, lt=1)] = 0.0
     drop_last: bool = True
     prefetch: Annotated[int, Range(ge=0)] = 0
     imbalance: Text | None = None
@@ -244,6 +247,7 @@ class FabricConfig(Section):
         strategy: "auto", "ddp" (whole networks) or "fsdp" (every weight spread over the processes);
             class weights alone are spread by head.sharded.
         precision: "32-true", "bf16-mixed", "16-mixed", "bf16-true" or "64-true".
+        silence: seconds after which another process counts as gone if it shows no sign of life.
     """
 
     section = "fabric"
@@ -253,6 +257,7 @@ class FabricConfig(Section):
     num_nodes: Count = 1
     strategy: Text = "auto"
     precision: Text = "32-true"
+    silence: Positive = 120.0
 
 
 @dataclass

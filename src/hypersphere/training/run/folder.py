@@ -90,6 +90,15 @@ class RunFolder:
         """
         self.text(name, json.dumps(content, indent=2, default=str) + "\n")
 
+    def remove(self, name: str) -> None:
+        """Delete a file of the folder, if it is there.
+
+        Args:
+            name: of the file.
+        """
+        if self.write:
+            (self.path / name).unlink(missing_ok=True)
+
     def arrays(self, name: str, content: Mapping[str, Any]) -> None:
         """Write arrays to a compressed .npz file of the folder.
 

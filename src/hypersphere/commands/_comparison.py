@@ -1,0 +1,198 @@
+"""Several methods over the same seeds: their values, paired differences, and the table."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from hypersphere.evaluation.paired import paired_difference, verdict
+from hypersphere.evaluation.results import format_table
+
+__all__ = ["Method", "better", "is_share", "metric_value", "printed", "result_record"]
+__all__ += ["spread", "table"]
+
+
+@dataclass
+class Method:
+    """One row of a comparison.
+
+    Args:
+        name: its short name.
+        spec: the config and its variants, as they were given.
+        recipe: the section ``dissertation`` of the config.
+        last: value of the last test by seed; None where the run did not converge.
+        best: value of the best test by seed.
+        seconds: training time by seed.
+        tuning: what was tried, with the values on the held-out samples.
+        chosen: the settings that tuning has chosen.
+    """
+
+    name: str
+    spec: str
+    recipe: Mapping[str, Any]
+    last: dict[int, float | None] = field(default_factory=dict)
+    best: dict[int, float | None] = field(default_factory=dict)
+    seconds: dict[int, float] = field(default_factory=dict)
+    tuning: list[dict[str, Any]] = field(default_factory=list)
+    chosen: dict[str, Any] = field(default_factory=dict)
+
+
+def is_share(metric: str) -> bool:
+    """Whether a metric is a share, which the dissertation prints in percent.
+
+    >>> [is_share(m) for m in ("validation_accuracy", "top5_error", "loss", "verification_eer")]
+    [True, True, False, True]
+    """
+    return any(word in metric for word in ("accuracy", "error", "eer"))
+
+
+def better(metric: str) -> Literal["lower", "higher"]:
+    """The side on which a metric is better.
+
+    >>> better("top5_error"), better("accuracy")
+    ('lower', 'higher')
+    """
+    return "lower" if any(w in metric for w in ("error", "loss", "eer", "distance")) else "higher"
+
+
+def metric_value(summary: Mapping[str, Any], kind: str, metric: str, name: str) -> float:
+    """One value of a summary.
+
+    Args:
+        summary: what summary.json says.
+        kind: "last" or "best".
+        metric: of the test, or "verification_accuracy", "verification_eer", "verification_auc".
+        name: of the method, for the message.
+
+    Raises:
+        ValueError: if the run has no such metric.
+    """
+    values = dict(summary.get(kind, {}))
+    for key, value in (summary.get("verification") or {}).items():
+        values[f"verification_{key}"] = value
+    if metric not in values:
+        known = ", ".join(k for k in values if k != "step")
+        raise ValueError(f"the test of {name} has no {metric!r}; it has: {known}")
+    return float(values[metric])
+
+
+def printed(recipe: Mapping[str, Any], metric: str) -> float | None:
+    """The number that the dissertation prints for a metric of a recipe, or None.
+
+    Args:
+        recipe: the section ``dissertation`` of the recipe.
+        metric: name of the metric.
+    """
+    if recipe["metric"] == metric:
+        value: float | None = recipe["value"]
+        return value
+    return (recipe.get("also") or {}).get(metric)
+
+
+def difference(method: Method, baseline: Method, metric: str) -> dict[str, Any] | None:
+    """Mean paired difference to the baseline, its interval and the verdict, over common seeds."""
+    pairs = [
+        (value, baseline.last[seed])
+        for seed, value in method.last.items()
+        if value is not None and baseline.last.get(seed) is not None
+    ]
+    if method is baseline or not pairs:
+        return None
+    found = paired_difference([p[0] for p in pairs], [p[1] for p in pairs])  # type: ignore[misc]
+    low, high = (None if math.isinf(v) else v for v in (found.low, found.high))
+    judged = verdict(found, better(metric))
+    return {"mean": found.mean, "low": low, "high": high, "pairs": found.pairs, "verdict": judged}
+
+
+def table(methods: Sequence[Method], metric: str, baseline: Method | None = None) -> str:
+    """Name, last and best value, difference to the baseline, the dissertation's number."""
+    scale, digits = (100.0, 2) if is_share(metric) else (1.0, 4)
+    unit = " (%)" if is_share(metric) else ""
+    header = ["config", f"last {metric}{unit}", f"best {metric}{unit}", "dissertation"]
+    lines = []
+    for method in methods:
+        quoted = printed(method.recipe, metric)
+        line = [
+            method.name,
+            spread(list(method.last.values()), metric),
+            spread(list(method.best.values()), metric),
+            "" if quoted is None else f"{quoted:g}",
+        ]
+        if baseline is not None:
+            line.append(_difference_text(difference(method, baseline, metric), scale, digits))
+        lines.append(line)
+    if baseline is not None:
+        header.append(f"against {baseline.name}")
+    return format_table(lines, header=header)
+
+
+def spread(values: Sequence[float | None], metric: str) -> str:
+    """'97.31 +- 0.12': mean and sample deviation of what converged, in percent for shares.
+
+    >>> spread([0.9731, 0.9743, None], "accuracy")
+    '97.37 +- 0.08, 1 not converged'
+    """
+    scale, digits = (100.0, 2) if is_share(metric) else (1.0, 4)
+    found = [scale * v for v in values if v is not None]
+    lost = len(values) - len(found)
+    if not found:
+        return f"not converged ({lost})" if lost else "-"
+    deviation = statistics.stdev(found) if len(found) > 1 else 0.0
+    text = f"{statistics.fmean(found):.{digits}f} +- {deviation:.{digits}f}"
+    return f"{text}, {lost} not converged" if lost else text
+
+
+def _difference_text(found: dict[str, Any] | None, scale: float, digits: int) -> str:
+    if found is None:
+        return ""
+    mean = f"{scale * found['mean']:+.{digits}f}"
+    if found["low"] is None:
+        return mean
+    low, high = (f"{scale * found[k]:+.{digits}f}" for k in ("low", "high"))
+    return f"{mean} [{low}, {high}] {found['verdict']}"
+
+
+def result_record(
+    methods: Sequence[Method], metric: str, command: str, baseline: Method | None = None
+) -> dict[str, Any]:
+    """The comparison as a result file: `reports.markdown_table` sets it beside the dissertation.
+
+    "ours" is the last test value of each seed, in percent for shares.
+    """
+    scale = 100.0 if is_share(metric) else 1.0
+    sources = dict.fromkeys(m.recipe["source"] for m in methods if m.recipe["source"])
+    rows = []
+    for method in methods:
+        seeds = sorted(method.last)  # not in the order in which the runs ended
+        last = [method.last[seed] for seed in seeds]
+        ours = [round(scale * v, 6) for v in last if v is not None]
+        row: dict[str, Any] = {
+            "name": method.recipe["row"] or method.name,
+            "label": method.name,
+            "spec": method.spec,
+            "metric": metric,
+            "seeds": seeds,
+            "last": last,
+            "best": [method.best[seed] for seed in seeds],
+            "seconds": [round(method.seconds[seed], 2) for seed in seeds],
+            "recipe": dict(method.recipe),
+            "ours": ours,
+            "not_converged": sum(v is None for v in method.last.values()),
+            "dissertation": printed(method.recipe, metric),
+            "differs": method.recipe["note"] or "none",
+        }
+        if method.tuning:
+            row.update(tuning=method.tuning, chosen=method.chosen)
+        if baseline is not None:
+            row["difference"] = difference(method, baseline, metric)
+        rows.append(row)
+    return {
+        "table": ", ".join(sources) or "comparison",
+        "unit": f"{metric} (%)" if is_share(metric) else metric,
+        "baseline": None if baseline is None else baseline.name,
+        "command": command,
+        "rows": rows,
+    }
