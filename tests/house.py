@@ -22,7 +22,7 @@ SRC = ROOT / "src" / "hypersphere"
 
 # Who may import whom: a package imports from lower levels only, and never from its own level.
 LEVELS: dict[str, int] = {
-    "_version": 0, "_optional": 0, "registry": 0,
+    "_version": -1, "_optional": -1, "_reading": 0, "_terminal": 0, "registry": 0,
     "ranges": 1,
     "functional": 2,
     "layers": 3, "heads": 3, "regularizers": 3, "orthogonal": 3, "distributions": 3,
@@ -36,7 +36,7 @@ LEVELS: dict[str, int] = {
     "__main__": 11,
 }  # fmt: skip
 ONLY_BASICS = ("functional", "data")  # these import nothing of the package above level 0
-BASICS = ("_version", "_optional", "registry")
+BASICS = ("_version", "_optional", "_reading", "_terminal", "registry")
 
 # Files that share a name because they are one thing: the formula, and the module that holds its
 # parameters (or the private code that computes it fast).

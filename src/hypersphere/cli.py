@@ -6,10 +6,10 @@ import importlib
 import sys
 from collections.abc import Sequence
 
+from ._terminal import complain, hanging
 from ._version import __version__
 from .commands import listing
 from .commands.listing import LISTINGS
-from .commands.terminal import hanging
 from .registry import nearest
 
 COMMANDS = {
@@ -79,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             try:
                 rest = plugins.take_plugins(rest)
             except ValueError as error:
-                print(f"hypersphere {name}: {error}", file=sys.stderr)
+                complain(name, error)
                 return 2
         if name in LISTINGS:
             return listing.main(name, rest)
@@ -87,8 +87,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(module.main(rest))
     except ModuleNotFoundError as error:
         # A missing extra is the user's to install, not a crash: say it in one line.
-        print(f"hypersphere {name}: {error}", file=sys.stderr)
+        complain(name, error)
+        return 1
+    except MemoryError as error:
+        complain(name, f"not enough memory: {error}")
         return 1
     except BrokenPipeError:  # the reader of our output went away, e.g. `| head`
         sys.stderr.close()
         return 0
+    except OSError as error:  # a file that cannot be read, a folder that cannot be written
+        complain(name, error)
+        return 1

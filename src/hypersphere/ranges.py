@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 import types
 import typing
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Union
 
@@ -126,6 +127,7 @@ def check(name: str, value: Any, hint: Any, rule: Range | NonEmpty | None = None
     """
     rule = rule or range_of(hint)
     kinds = _members(without_range(hint))
+    _check_kind(name, value, kinds)
     numeric = [kind for kind in kinds if kind in (int, float)]
     if isinstance(value, (list, tuple)):
         for item in value:
@@ -154,7 +156,50 @@ def check(name: str, value: Any, hint: Any, rule: Range | NonEmpty | None = None
     expected = "a whole number" if whole else "a number"
     bounds = f" {allowed}" if number or allowed != Range() else ""
     empty = " or null" if type(None) in kinds else ""
-    raise ValueError(f"{name} must be {expected}{bounds}{empty}; got {value!r}")
+    raise ValueError(f"{name} must be {expected}{bounds}{empty}; got {_short(value)}")
+
+
+# What a config file can hold, in words; an object given in Python is none of these.
+_WORDS: dict[Any, str] = {
+    dict: "a section",
+    list: "a list",
+    str: "text",
+    bool: "true or false",
+    None: "null",
+}
+_WORDS |= {int: "a whole number", float: "a number"}
+
+
+def _check_kind(name: str, value: Any, kinds: tuple[Any, ...]) -> None:
+    """Refuse a plain value if the type consists of plain types, and it is of none of them."""
+    allowed = {_plain_kind(kind) for kind in kinds}
+    given = None if value is None else next((k for k in _WORDS if k and type(value) is k), Any)
+    given = list if isinstance(value, tuple) else given
+    if Any in allowed or given is Any or given in allowed or (given is int and float in allowed):
+        return
+    if isinstance(value, (int, float, str)) and allowed & {int, float}:
+        return  # said with the range
+    expected = " or ".join(word for kind, word in _WORDS.items() if kind in allowed)
+    raise ValueError(f"{name} must be {expected}; got {_short(value)}")
+
+
+def _plain_kind(kind: Any) -> Any:
+    """The plain type behind a hint; Any for everything else."""
+    origin = typing.get_origin(kind)
+    if kind is type(None):
+        return None
+    if origin is Literal:
+        return type(typing.get_args(kind)[0])
+    if origin in (list, tuple, Sequence):
+        return list
+    if origin in (dict, Mapping):
+        return dict
+    return kind if kind in _WORDS else Any
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:80] + "..."
 
 
 def _shown(bound: float) -> str:

@@ -122,7 +122,7 @@ def test_a_gzip_bomb_is_read_no_further_than_its_header_says(tmp_path, monkeypat
     taken = []
     read = gzip.GzipFile.read
     monkeypatch.setattr(gzip.GzipFile, "read", lambda self, n=-1: taken.append(n) or read(self, n))
-    with pytest.raises(DamagedData, match=r"10 bytes for shape \(2,\), found more"):
+    with pytest.raises(DamagedData, match="expected at most 2 bytes, packed, found"):
         read_idx(path)
     assert max(taken) < 10 and min(taken) >= 0
 

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from hypersphere import cli
-from hypersphere.commands.terminal import printable
+from hypersphere._terminal import printable
 from hypersphere.evaluation import Gallery, GalleryError
 
 

@@ -106,4 +106,5 @@ def test_figures_d_1_and_d_2_heavy_neurons_stay(tmp_path):
     trajectories.draw_weighted({"a": paths[1.0], "b": paths[4.0]}, 2, tmp_path / "d.png")
     trajectories.draw_5_1({"MHE": paths[1.0], "half-space MHE": paths[1.0]}, tmp_path / "5.png")
     assert (tmp_path / "d.png").stat().st_size > 5000 and (tmp_path / "5.png").stat().st_size > 5000
-    close(paths[1.0].norm(dim=-1), torch.ones(1, dtype=torch.float64))
+    norms = paths[1.0].norm(dim=-1)
+    close(norms, torch.ones_like(norms))

@@ -165,5 +165,5 @@ def test_margins_are_plotted():
     assert [line.get_label() for line in ax.lines] == ["A-Softmax", "own", "no margin"]
     theta, values = ax.lines[0].get_data()
     assert theta[-1] == pytest.approx(180) and values[-1] == pytest.approx(-7)
-    with pytest.raises(ValueError, match="one number each"):
+    with pytest.raises(ValueError, match="a value for each of its inputs"):
         heads.check_margin(lambda c: c.sum())

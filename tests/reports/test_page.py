@@ -171,9 +171,11 @@ def test_a_damaged_run_still_gives_a_page_that_says_so(run, name, content, messa
     assert message in text
 
 
-def test_an_empty_folder_gives_a_page_and_no_folder_an_error(tmp_path, capsys):
+def test_a_folder_without_a_run_is_refused_and_left_alone(tmp_path, capsys):
     (tmp_path / "empty").mkdir()
-    assert "metrics.jsonl is not there" in reports.write_page(tmp_path / "empty").read_text()
+    with pytest.raises(FileNotFoundError, match="it has none of run.json, config.yaml"):
+        reports.write_page(tmp_path / "empty")
+    assert list((tmp_path / "empty").iterdir()) == []
     with pytest.raises(FileNotFoundError, match="expected a folder written by `hypersphere train`"):
         reports.write_page(tmp_path / "nothing")
     assert main(["report", str(tmp_path / "nothing")]) == 1

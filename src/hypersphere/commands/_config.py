@@ -46,6 +46,8 @@ from hypersphere.training.parts import (
     options,
     section_options,
 )
+from hypersphere.training.run.checkpoint import RunError
+from hypersphere.training.run.records import read_record, run_config
 
 __all__ = ["ConfigError", "dump", "load_file", "merge", "read", "recipe_root", "split_spec"]
 __all__ += ["all_options", "chosen_parts", "read_settings", "require_plugins", "variants_of"]
@@ -132,11 +134,11 @@ def require_plugins(folder: Path) -> None:
         ConfigError: if a part is missing; the message says which plugin has it.
     """
     try:
-        config = json.loads((folder / "run.json").read_text("utf-8")).get("config") or {}
-    except (OSError, ValueError):
+        parts = run_config(read_record(folder / "run.json"), folder / "run.json").get("parts")
+    except (OSError, RunError):
         return  # what is wrong with the folder is said by whoever reads it
     try:
-        require_parts(config.get("parts"))
+        require_parts(parts)
     except ValueError as error:
         raise ConfigError(f"{folder}: {error}") from None
 

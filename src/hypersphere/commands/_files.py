@@ -71,10 +71,10 @@ def _read_file(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     chain: list[tuple[Path, int]] = []
     step: Path | None = _shipped(path)
     while step is not None:
+        changed = _time_of_change(step)
         if step.resolve() in [seen.resolve() for seen, _ in chain]:
             names = " -> ".join(str(seen) for seen, _ in chain)
             raise ConfigError(f"{names} -> {step}: a base that builds on itself")
-        changed = _time_of_change(step)
         chain.append((step, changed))
         base = _parsed(step, changed)[0]
         step = None if base is None else _shipped(step.parent / base)

@@ -8,7 +8,7 @@ import typing
 from collections.abc import Iterable
 from typing import Any, Literal, Union
 
-from hypersphere.commands.terminal import hanging
+from hypersphere._terminal import hanging
 from hypersphere.ranges import Range
 from hypersphere.training.parts import REQUIRED, Option
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from hypersphere._optional import require
 
-__all__ = ["ConfigError", "read_yaml"]
+__all__ = ["ConfigError", "parse_yaml", "read_yaml"]
 
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 50
@@ -39,10 +39,26 @@ def read_yaml(path: Path) -> dict[str, Any]:
         ConfigError: if it is not a regular file of moderate size, not YAML, or holds something
             that a config cannot hold; the message gives the line.
     """
+    return parse_yaml(_read_text(path), path)
+
+
+def parse_yaml(text: str, path: Path) -> dict[str, Any]:
+    """The content of a YAML text.
+
+    Args:
+        text: the text.
+        path: where it stands, for messages.
+
+    Returns:
+        Its keys and values; empty for an empty text.
+
+    Raises:
+        ConfigError: if it is not YAML, or holds something that a config cannot hold; the message
+            gives the line.
+    """
     yaml = require("yaml", extra="train")
     # libyaml's parser reads the same language ten times as fast; it is not in every build.
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    text = _read_text(path)
     try:
         _check_depth(path, yaml.parse(text, Loader=loader))
         root = yaml.compose(text, Loader=loader)

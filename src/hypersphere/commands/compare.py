@@ -15,15 +15,17 @@ from typing import Any
 
 import yaml
 
+from hypersphere._terminal import complain
 from hypersphere.commands import _config
 from hypersphere.commands._comparison import Method, better, metric_value, result_record, table
-from hypersphere.commands.plugins import loaded_plugins, take_plugins
+from hypersphere.commands.plugins import given_plugins, take_plugins
 from hypersphere.registry import unknown_name
 from hypersphere.training.campaign import Ended, PlannedRun, run_all
 from hypersphere.training.config import Config
 from hypersphere.training.interrupt import Interrupted
 from hypersphere.training.own_parts import without_places
 from hypersphere.training.run.checkpoint import RunError, write_atomically
+from hypersphere.training.run.records import read_record, run_config
 
 USAGE = """usage: hypersphere compare CONFIG.yaml[:VARIANT,...] ... [--seeds 0 1 2]
                            [--folder FOLDER] [--section.key value ...]
@@ -71,6 +73,7 @@ class Arguments:
     tune: list[str] = field(default_factory=list)
     holdout: float = 0.2
     rest: list[str] = field(default_factory=list)
+    plugins: list[str] = field(default_factory=list)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -79,10 +82,11 @@ def main(argv: Sequence[str]) -> int:
         return 0
     try:
         arguments = _arguments(take_plugins(argv))
+        arguments.plugins = [_place(name) for name in given_plugins(argv)]
         comparison = Comparison(arguments, shlex.join(["hypersphere", "compare", *argv]))
         comparison.run()
     except _config.ConfigError as error:
-        print(f"hypersphere compare: {error}", file=sys.stderr)
+        complain("compare", error)
         return 2
     except Interrupted as stop:
         print(
@@ -90,7 +94,7 @@ def main(argv: Sequence[str]) -> int:
         )
         return 128 + stop.signal
     except (RunError, ValueError, OSError) as error:
-        print(f"hypersphere compare: {error}", file=sys.stderr)
+        complain("compare", error)
         return 1
     print(table(comparison.methods, comparison.metric, comparison.baseline))
     print(f"\nruns and comparison.json are in {arguments.folder}")
@@ -189,7 +193,7 @@ class Comparison:
         file = place.parent / "configs" / f"{place.name}.yaml"
         file.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(file, _config.dump(config))
-        plugins = [word for name in loaded_plugins() for word in ("--plugin", name)]
+        plugins = [word for name in self.arguments.plugins for word in ("--plugin", name)]
         threads = ["--train.threads", "1"] if self.arguments.jobs > 1 else []
         return PlannedRun(place.name, place, file, (*plugins, *threads, "--train.quiet", "true"))
 
@@ -285,10 +289,10 @@ def _with_values(config: Config, values: dict[str, Any], name: str) -> Config:
 def _refuse_other(place: Path, config: Config) -> None:
     """ValueError if the folder holds a run of another config."""
     try:
-        saved = json.loads((place / "run.json").read_text("utf-8"))["config"]
-        saved = Config.from_dict(saved).to_dict()
-    except (OSError, ValueError, KeyError):
+        saved = run_config(read_record(place / "run.json"), place / "run.json")
+    except FileNotFoundError:
         return
+    saved = Config.from_dict(saved).to_dict()
     ours = json.loads(json.dumps(config.to_dict()))
     if _settings(json.loads(json.dumps(saved))) != _settings(ours):
         raise ValueError(f"{place} holds a run of another config: choose another --folder")
@@ -303,6 +307,12 @@ def _settings(values: dict[str, Any]) -> dict[str, Any]:
         else:
             values[section] = {k: v for k, v in values[section].items() if k not in keys}
     return values
+
+
+def _place(plugin: str) -> str:
+    """A plugin as another process finds it: a file by its whole path, a module by its name."""
+    path = Path(plugin)
+    return str(path.resolve()) if path.is_file() else plugin
 
 
 def _duration(seconds: float) -> str:

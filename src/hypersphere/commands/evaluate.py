@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .._terminal import complain, printable
 from ._evaluation import (
     extract,
     features_and_labels,
@@ -16,7 +16,6 @@ from ._evaluation import (
     progress,
     read_samples,
 )
-from .terminal import printable
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,13 +26,14 @@ if TYPE_CHECKING:
 
 def main(argv: Sequence[str]) -> int:
     options = parse(list(argv))
+    from ..training.run.checkpoint import RunError
+
     try:
         if options.run is None and options.features is None:
             raise ValueError("say what to evaluate: a run folder, or --features FILE")
         results = COMMANDS[options.kind](options)
-    except (ValueError, FileNotFoundError, NotADirectoryError) as error:
-        message = printable(error, newlines=True)
-        print(f"hypersphere evaluate {options.kind}: {message}", file=sys.stderr)
+    except (ValueError, OSError, RunError) as error:
+        complain(f"evaluate {options.kind}", error)
         return 1
     for number, result in enumerate(results):
         print(("\n" if number else "") + printable(result, newlines=True))
@@ -41,8 +41,7 @@ def main(argv: Sequence[str]) -> int:
         try:
             print(f"\n{printable(keep(results, options))}")
         except OSError as error:
-            message = printable(error, newlines=True)
-            print(f"hypersphere evaluate: the result is not kept: {message}", file=sys.stderr)
+            complain("evaluate", f"the result is not kept: {error}")
             return 1 if options.json else 0
     return 0
 

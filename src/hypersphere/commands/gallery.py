@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
+import os
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .terminal import printable
+from .._terminal import complain, printable
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,11 +28,12 @@ verify and identify exit with 3 when nobody matches."""
 
 def main(argv: Sequence[str]) -> int:
     options = parse(list(argv))
+    from ..training.run.checkpoint import RunError
+
     try:
         return COMMANDS[options.what](options)
-    except (ValueError, FileNotFoundError, NotADirectoryError) as error:
-        message = printable(error, newlines=True)
-        print(f"hypersphere gallery {options.what}: {message}", file=sys.stderr)
+    except (ValueError, OSError, RunError) as error:
+        complain(f"gallery {options.what}", error)
         return 1
 
 
@@ -102,7 +103,14 @@ def open_gallery(options: argparse.Namespace, create: bool = False) -> Gallery:
 
     run = open_run(options)
     model, transform = (run.model, run.transform) if run else (None, None)
-    if create and not (Path(options.gallery) / "gallery.json").exists():
+    record = Path(options.gallery) / "gallery.json"
+    if create and not os.path.lexists(record):
+        left = next(Path(options.gallery).glob("features-*.safetensors"), None)
+        if left is not None:
+            raise ValueError(
+                f"{options.gallery} has features ({left.name}) but no gallery.json, which names "
+                f"whose they are: restore it, or choose another folder"
+            )
         return Gallery(
             model,
             transform=transform,

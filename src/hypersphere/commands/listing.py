@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 
-from .terminal import hanging
+from .._terminal import complain, hanging
 
 LISTINGS = {
     "heads": "head",
@@ -47,7 +46,7 @@ def main(command: str, argv: Sequence[str]) -> int:
         else:
             print(markdown_table(kind) if options.markdown else table(kind))
     except ValueError as error:
-        print(f"hypersphere {command}: {error}", file=sys.stderr)
+        complain(command, error)
         return 2
     return 0
 

@@ -6,6 +6,8 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from .._terminal import complain
+
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
@@ -67,11 +69,11 @@ def _number(value: int | None) -> str:
 
 
 def _show(name: str, options: dict[str, object], batch: int) -> str:
+    from .._terminal import hanging
     from ..models import count_parameters, create, layer_rows, model_entry
     from ..models.summary import example_inputs
     from ..training.parts import options as part_options
     from ._options import format_options
-    from .terminal import hanging
 
     model = create(name, **options)
     found = model_entry(name)
@@ -113,6 +115,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         else:
             print(_list())
     except ValueError as error:
-        print(f"hypersphere models: {error}", file=sys.stderr)
+        complain("models", error)
         return 2
     return 0

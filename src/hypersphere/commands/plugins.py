@@ -19,7 +19,7 @@ from hypersphere import registry
 from hypersphere.commands._yaml import ConfigError
 from hypersphere.training.own_parts import place_of
 
-__all__ = ["import_plugin", "loaded_plugins", "take_plugins"]
+__all__ = ["given_plugins", "import_plugin", "loaded_plugins", "take_plugins"]
 
 _loaded: list[str] = []
 
@@ -27,6 +27,21 @@ _loaded: list[str] = []
 def loaded_plugins() -> list[str]:
     """What was given with ``--plugin`` so far, in order."""
     return list(_loaded)
+
+
+def given_plugins(arguments: Sequence[str]) -> list[str]:
+    """What ``--plugin`` names on a command line, in order.
+
+    Args:
+        arguments: a command line.
+
+    Returns:
+        Modules and files.
+    """
+    words = list(arguments)
+    pairs = zip(words, [*words[1:], ""], strict=True)
+    found = [after for word, after in pairs if word == "--plugin"]
+    return found + [word.partition("=")[2] for word in words if word.startswith("--plugin=")]
 
 
 def take_plugins(arguments: Sequence[str]) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from torch import Tensor
 
 from .. import functional as HF
 from .._optional import require
-from .terminal import printable
+from .._terminal import complain
 
 __all__ = ["main"]
 
@@ -41,7 +40,7 @@ def main(argv: list[str]) -> int:
         )
         result = describe(points, options.s, options.half_space)
     except ValueError as error:
-        print(f"hypersphere points: {printable(error, newlines=True)}", file=sys.stderr)
+        complain("points", error)
         return 2
     print(json.dumps(result) if options.json else _table(result))
     if not options.json and options.dim == 3 and not options.no_sphere:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hypersphere._terminal import complain
 from hypersphere.commands import _config
 
 USAGE = """usage: hypersphere recipes [TEXT ...] [--results FOLDER]
@@ -73,7 +74,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         recipes = list_recipes()
     except _config.ConfigError as error:
-        print(f"hypersphere recipes: {error}", file=sys.stderr)
+        complain("recipes", error)
         return 1
     rows = []
     for recipe in recipes:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
+from typing import Any
 
-from .._optional import require
-from .terminal import printable
+from .._terminal import complain, printable
+from ._yaml import parse_yaml
 
 
 def main(argv: list[str]) -> int:
@@ -31,23 +31,25 @@ def main(argv: list[str]) -> int:
         help="stop after so many quiet seconds (--watch; default: 600)",
     )
     options = parser.parse_args(argv)
-    yaml = require("yaml", extra="train")
     from ..reports import watch, write_page
+
+    def parse_config(text: str) -> dict[str, Any]:
+        return parse_yaml(text, Path("config.yaml"))
 
     try:
         if options.watch:
             page = watch(
                 options.runs,
                 options.output,
-                yaml.safe_load,
+                parse_config,
                 options.every,
                 options.patience,
                 say=lambda line: print(printable(line)),
             )
         else:
-            page = write_page(options.runs, options.output, yaml.safe_load)
-    except (FileNotFoundError, PermissionError, NotADirectoryError) as error:
-        print(f"hypersphere report: {printable(error, newlines=True)}", file=sys.stderr)
+            page = write_page(options.runs, options.output, parse_config)
+    except (OSError, ValueError) as error:
+        complain("report", error)
         return 1
     print(printable(page))
     return 0

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hypersphere._optional import require
+from hypersphere._terminal import complain
 from hypersphere.commands import _config, _study
 from hypersphere.commands.plugins import take_plugins
 from hypersphere.training.own_parts import without_places
@@ -65,10 +66,10 @@ def main(argv: Sequence[str]) -> int:
         )
         return 128 + stop.signal
     except _config.ConfigError as error:
-        print(f"hypersphere sweep: {error}", file=sys.stderr)
+        complain("sweep", error)
         return 2
     except (RunError, ValueError, FileNotFoundError) as error:
-        print(f"hypersphere sweep: {error}", file=sys.stderr)
+        complain("sweep", error)
         return 1
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shlex
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from hypersphere._terminal import complain
 from hypersphere.commands import _config
 from hypersphere.commands._help import help_text
 from hypersphere.commands.plugins import loaded_plugins, take_plugins
@@ -67,10 +67,10 @@ def main(argv: Sequence[str]) -> int:
     try:
         return _run(list(argv))
     except _config.ConfigError as error:
-        print(f"hypersphere train: {error}", file=sys.stderr)
+        complain("train", error)
         return 2
     except (RunError, NotFinite, ValueError, FileNotFoundError, PermissionError) as error:
-        print(f"hypersphere train: {error}", file=sys.stderr)
+        complain("train", error)
         return 1
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import torch
 
 from .. import registry
+from .._terminal import complain
 from .checksums import verify_files
 from .download import download
 from .errors import MissingData
@@ -31,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         options.name is None or check_name(options.name)
     except ValueError as error:
-        print(f"hypersphere data: {error}", file=sys.stderr)
+        complain("data", error)
         return 2
     root = data_root(options.root)
     if options.name is None:
@@ -58,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             elif part == "pairs" and value is not None:
                 print(f"pairs: {len(value)} over {len(value.dataset)} samples")
     except (MissingData, ValueError) as error:  # DamagedData is a ValueError
-        print(f"hypersphere data: {error}", file=sys.stderr)
+        complain("data", error)
         return 1
     return 0
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+LONGEST = 200  # characters of a file that a message shows
+
 
 class MissingData(FileNotFoundError):
     """A file or folder of a data set is not there."""
@@ -32,6 +34,8 @@ def damaged(path: Path, expected: str, found: str, where: str) -> DamagedData:
     >>> print(damaged(Path("x.gz"), "100 bytes", "7 bytes", "https://example.org"))
     x.gz is damaged: expected 100 bytes, found 7 bytes. A fresh copy: https://example.org
     """
+    if len(found) > LONGEST:
+        found = found[:LONGEST] + "..."
     return DamagedData(
         f"{path} is damaged: expected {expected}, found {found}. A fresh copy: {where}"
     )

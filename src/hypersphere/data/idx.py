@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .._reading import check_regular
 from ..registry import register
 from .checksums import verify_files
 from .dataset import ArrayDataset, Split
@@ -48,6 +49,7 @@ def read_idx(path: Path | str, where: str = "the publisher of the set") -> Tenso
         DamagedData: if it is no idx file, or holds more or less than its header says.
     """
     path = Path(path)
+    on_disk = check_regular(path)
     packed = path.suffix == ".gz"
     try:
         with gzip.open(path) if packed else open(path, "rb") as file:
@@ -62,6 +64,10 @@ def read_idx(path: Path | str, where: str = "the publisher of the set") -> Tenso
             shape = struct.unpack(f">{dimensions}I", header)
             size = math.prod(shape) * kind.itemsize
             check_claim(path, size, where)
+            # Packed values are never much larger than the values; gzip would look through all of
+            # what follows them.
+            if packed and on_disk > size + size // 64 + 4096:
+                raise damaged(path, f"at most {size:,} bytes, packed", f"{on_disk:,}", where)
             content = file.read(size + 1)  # one more shows that there is more
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise damaged(path, "a complete gzip file", str(error), where) from None

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from .._optional import require
+from .._reading import check_regular
 from .dataset import ArrayDataset, Dataset
 from .errors import damaged, missing
 
@@ -38,6 +39,7 @@ def read_image(path: Path | str, size: Size = None, mode: str | None = None) -> 
     """
     Image = require("PIL.Image", extra="data")
     try:
+        check_regular(path)
         with Image.open(path) as picture:
             if picture.mode[0] in "IF":  # 16 or 32 bits: converting would cut the values off
                 raise ValueError(f"{picture.mode} pixels, not 8 bits per channel")

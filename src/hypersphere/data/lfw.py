@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 
+from .._reading import read_lines
 from ..registry import register
 from ._random import generator
 from .checksums import verify_files
@@ -97,7 +98,7 @@ def pairs_of_list(path: Path, faces: ArrayDataset, paths: list[str]) -> Pairs:
     """
     where = SOURCES["lfw"].where
     row_of = {Path(p).stem: i for i, p in enumerate(paths)}
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    lines = read_lines(path)
     header = parse_lfw_header(lines[0].split() if lines else ())
     if header is None:
         raise damaged(path, "a first line like '10 300'", repr("".join(lines[:1])[:80]), where)

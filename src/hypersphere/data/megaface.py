@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from .._reading import Unreadable, read_json, read_lines
 from ..registry import register
 from .dataset import Dataset
 from .errors import damaged, missing
@@ -119,19 +119,22 @@ def read_list(path: Path, need_ids: bool) -> tuple[list[str], list[str]]:
     where = SOURCES["megaface"].where
     if not path.exists():
         raise missing(f"the list {path.name}", path, where)
-    text = path.read_text(encoding="utf-8")
-    if text.lstrip().startswith("{"):
+    lines = read_lines(path)
+    if lines and lines[0].lstrip().startswith("{"):
         try:
-            content = json.loads(text)
-        except json.JSONDecodeError as error:
+            content = read_json(path)
+        except Unreadable as error:
             raise damaged(path, 'JSON {"path": [...], "id": [...]}', str(error), where) from None
-        paths = [str(p) for p in content.get("path", [])]
-        people = [str(p) for p in content.get("id", [])]
+        lists = [content.get("path", []), content.get("id", [])]
+        if not all(
+            isinstance(values, list) and all(isinstance(v, (str, int)) for v in values)
+            for values in lists
+        ):
+            raise damaged(path, 'JSON {"path": [...], "id": [...]}', "other values", where)
+        paths, people = ([str(value) for value in values] for values in lists)
     else:
         # The identity is the last field, so paths may hold spaces; without one, tabs decide.
-        rows = [
-            line.rsplit(None if need_ids else "\t", 1) for line in text.splitlines() if line.strip()
-        ]
+        rows = [line.rsplit(None if need_ids else "\t", 1) for line in lines if line.strip()]
         paths = [row[0] for row in rows]
         people = [row[1] for row in rows if len(row) > 1]
     if not paths or (need_ids and len(people) != len(paths)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
+from .._reading import read_lines
 from ..registry import register
 from .dataset import Dataset, Split
 from .errors import damaged, missing
@@ -49,12 +50,20 @@ def load_mini_imagenet(
 
 
 def _read_rows(path: Path, where: str) -> list[tuple[str, str]]:
-    with path.open(newline="", encoding="utf-8") as file:
-        reader = csv.DictReader(file)
+    reader = csv.DictReader(read_lines(path))
+    try:
         if not {"filename", "label"} <= set(reader.fieldnames or ()):
             raise damaged(path, "columns filename,label", f"{reader.fieldnames}", where)
-        rows = [(row["filename"], row["label"]) for row in reader]
-    if not rows or any(not file or not label for file, label in rows):
+        table = list(reader)
+    except csv.Error as error:
+        raise damaged(path, "lines of filename,label", str(error), where) from None
+    rows = [(row["filename"], row["label"]) for row in table]
+    # Under the key None csv keeps what has no column.
+    if (
+        not rows
+        or any(not file or not label for file, label in rows)
+        or any(None in row for row in table)
+    ):
         raise damaged(path, "a filename and a label on every line", f"{len(rows)} lines", where)
     return rows
 

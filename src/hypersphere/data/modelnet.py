@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from .._optional import require
+from .._reading import check_regular, read_lines
 from ..registry import register
 from ._random import generator
 from .dataset import ArrayDataset, Split
@@ -47,13 +48,19 @@ def load_modelnet(root: Path, points: int | None = None, seed: int = 0) -> Split
                 folder / f"ply_data_{part}0.h5",
                 source.how(root),
             )
+        absent = set(range(len(files))) - {_number(file) for file in files}
+        if absent:
+            name = f"ply_data_{part}{min(absent)}.h5"
+            raise missing(f"the ModelNet40 file {name}", folder / name, source.how(root))
         clouds, labels = zip(*(_read_clouds(f, source.where) for f in files), strict=True)
         if len({c.shape[1] for c in clouds}) > 1:
             raise damaged(files[-1], "as many points as the other files", "another number", "")
         parts.append((torch.from_numpy(np.concatenate(clouds)), np.concatenate(labels)))
     most = int(max(labels.max() for _, labels in parts)) + 1
     names = folder / "shape_names.txt"
-    classes = names.read_text().split() if names.exists() else [str(c) for c in range(most)]
+    classes = (
+        " ".join(read_lines(names)).split() if names.exists() else [str(c) for c in range(most)]
+    )
     if most > len(classes):
         raise damaged(names, f"{most} names", f"{len(classes)}", source.where)
     sets = []
@@ -66,6 +73,7 @@ def load_modelnet(root: Path, points: int | None = None, seed: int = 0) -> Split
 
 def _read_clouds(path: Path, where: str) -> tuple[np.ndarray, np.ndarray]:
     h5py = require("h5py", extra="data")
+    check_regular(path)
     try:
         with h5py.File(path, "r") as file:
             present = [key for key in ("data", "label") if hasattr(file.get(key), "nbytes")]

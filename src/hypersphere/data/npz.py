@@ -72,4 +72,5 @@ def _array(archive: zipfile.ZipFile, item: zipfile.ZipInfo, path: Path, where: s
 
 
 def _reason(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
+    text = f"{type(error).__name__}: {error}"
+    return type(error).__name__ if " object at 0x" in text else text

@@ -58,6 +58,8 @@ def parse_lfw_header(words: Sequence[str]) -> tuple[int, int] | None:
     if not 1 <= len(words) <= 2 or not all(_is_number(word) for word in words):
         return None
     numbers = [int(word) for word in words]
+    if min(numbers) < 1:
+        return None
     return (numbers[0], numbers[1]) if len(numbers) == 2 else (1, numbers[0])
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .._reading import read_lines
 from ..registry import register
 from .errors import DamagedData, damaged
 from .files import find_folder
@@ -175,7 +176,7 @@ def _one_hot(path: Path, rows: int, where: str) -> np.ndarray:
 
 def _test_nodes(path: Path, count: int, known: int, where: str) -> np.ndarray:
     try:
-        test = np.array(path.read_text().split(), dtype=np.int64)
+        test = np.array(" ".join(read_lines(path)).split(), dtype=np.int64)
     except (ValueError, OverflowError) as error:
         raise damaged(path, "a node number per line", str(error), where) from None
     if len(test) != count or count == 0 or test.min() < known:

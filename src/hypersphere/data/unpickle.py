@@ -24,11 +24,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from .._reading import check_regular
 from .errors import DamagedData, damaged
-from .limits import MAX_BYTES
 from .sparse_rows import SparseRows
 
 __all__ = ["RefusedPickle", "read_pickle"]
+
+MOST_BYTES = 1 << 30  # of a file: the largest that is read here has 155 million
 
 
 class RefusedPickle(DamagedData):
@@ -248,8 +250,7 @@ def read_pickle(path: Path | str, where: str = "the publisher of the set") -> An
         DamagedData: if it is no pickle, or is cut off.
     """
     path = Path(path)
-    if path.stat().st_size > MAX_BYTES:
-        raise damaged(path, f"at most {MAX_BYTES:,} bytes", f"{path.stat().st_size:,}", where)
+    check_regular(path, MOST_BYTES)
     reader = _Restricted(path.read_bytes())
     try:
         return _Unwrapper(reader.limit).unwrap(reader.load())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, RandomSampler
 
-from .._optional import require
+from .._reading import Unreadable, read_tensors
 from .feature_files import save_tensors
 from .fingerprints import data_hash, fingerprint, model_hash, tensor_bytes
 from .robustness.attacks import frozen
@@ -81,8 +82,8 @@ def extract(
     path = None
     if cache is not None and (key := _key(model, samples, flips, logits, transform)) is not None:
         path = Path(cache) / f"{key}.safetensors"
-        if path.is_file():
-            stored: Tensor = require("safetensors.torch", extra="train").load_file(path)["features"]
+        stored = _kept(path, count)
+        if stored is not None:
             if progress is not None:
                 progress(count, count)
             return stored
@@ -105,8 +106,25 @@ def extract(
     if found is None or done != count:
         raise ValueError(f"images: expected {count} samples, as their length says; got {done}")
     if path is not None:
-        save_tensors(path, {"features": found})
+        # The features are found: a folder that cannot be written costs time later, nothing else.
+        with suppress(OSError):
+            save_tensors(path, {"features": found, "checksum": _checksum(found)})
     return found
+
+
+def _kept(path: Path, count: int) -> Tensor | None:
+    """The features of an earlier call; None if there are none, or not as they were written."""
+    try:
+        tensors = read_tensors(path)
+        features = tensors["features"]
+        whole = len(features) == count and torch.equal(tensors["checksum"], _checksum(features))
+    except (FileNotFoundError, Unreadable, KeyError, TypeError):
+        return None
+    return features if whole else None
+
+
+def _checksum(features: Tensor) -> Tensor:
+    return torch.tensor(list(bytes.fromhex(data_hash(features))), dtype=torch.uint8)
 
 
 def batches(

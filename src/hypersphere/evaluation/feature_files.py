@@ -6,11 +6,12 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from .._optional import require
+from .._reading import read_tensors
+from ..data.npz import read_npz
 
 
 def save_tensors(path: str | Path, tensors: dict[str, Tensor], **metadata: str) -> Path:
@@ -51,12 +52,14 @@ def load_features(path: str | Path) -> dict[str, Tensor]:
     if not path.is_file():
         raise FileNotFoundError(f"no features at {path}")
     if path.suffix == ".safetensors":
-        return require("safetensors.torch", extra="train").load_file(path)  # type: ignore[no-any-return]
+        return read_tensors(path)
     if path.suffix == ".npz":
-        with np.load(path, allow_pickle=False) as arrays:
-            loaded = {name: arrays[name] for name in arrays.files}
         # Names of classes may lie beside the numbers.
-        return {k: torch.from_numpy(a) for k, a in loaded.items() if a.dtype.kind in "biuf"}
+        return {
+            name: torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=False))
+            for name, array in read_npz(path).items()
+            if array.dtype.kind in "biuf" and array.dtype.itemsize <= 8
+        }
     raise ValueError(f"{path}: expected .npz or .safetensors; got {path.suffix or 'no ending'!r}")
 
 
@@ -70,9 +73,9 @@ def load_names(path: str | Path) -> list[str]:
         `names` (text, .npz only), else `labels` as text, else empty texts.
     """
     if Path(path).suffix == ".npz":
-        with np.load(path, allow_pickle=False) as arrays:
-            if "names" in arrays.files:
-                return [str(name) for name in arrays["names"]]
+        arrays = read_npz(path)
+        if "names" in arrays:
+            return [str(name) for name in arrays["names"].reshape(-1)]
     tensors = load_features(path)
     if "labels" in tensors:
         return [str(label) for label in tensors["labels"].tolist()]

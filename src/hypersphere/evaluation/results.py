@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import os
 from collections.abc import Iterable, Sequence
@@ -12,6 +11,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from .._reading import sealed_text
 
 
 def plain(value: Any) -> Any:
@@ -152,7 +153,7 @@ class Result:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name}.{os.getpid()}")
         try:
-            temporary.write_text(json.dumps(self.to_dict() | notes, indent=1) + "\n")
+            temporary.write_text(sealed_text(self.to_dict() | notes, indent=1))
             os.replace(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)

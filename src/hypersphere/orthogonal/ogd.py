@@ -52,7 +52,7 @@ class OGD(Optimizer):
             newest term of W.
 
     >>> from hypersphere.orthogonal import orthogonality_error, parameter_groups, rotate
-    >>> layer = rotate(nn.Linear(8, 5), method="ogd")
+    >>> layer = rotate(torch.nn.Linear(8, 5), method="ogd")
     >>> optimizer = OGD(parameter_groups(layer), lr=0.1, momentum=0.9)
     >>> for _ in range(20):
     ...     optimizer.zero_grad()

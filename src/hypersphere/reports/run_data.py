@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-import zipfile
+import math
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from .._reading import Unreadable, read_sealed, read_text
+from ..data.npz import read_npz
+from ..training.run.records import changed_file
+
 __all__ = ["RunData", "flatten", "read_run"]
+
+FILES = ("run.json", "config.yaml", "metrics.jsonl", "summary.json", "features.npz")
 
 
 @dataclass
@@ -95,7 +102,7 @@ class RunData:
 
 
 def read_run(path: str | Path, parse_config: Callable[[str], Any] | None = None) -> RunData:
-    """Read what there is in a run folder. Only a path that is no folder at all is an error.
+    """Read what there is in a run folder. Only a folder without any file of a run is an error.
 
     Args:
         path: the run folder.
@@ -110,11 +117,20 @@ def read_run(path: str | Path, parse_config: Callable[[str], Any] | None = None)
         raise FileNotFoundError(
             f"no run folder at {folder}: expected a folder written by `hypersphere train`"
         )
+    if not any(os.path.lexists(folder / name) for name in FILES):
+        raise FileNotFoundError(
+            f"no run in {folder}: it has none of {', '.join(FILES)}, which `hypersphere train` "
+            f"writes"
+        )
     run = RunData(name=folder.resolve().name, path=folder)
     run.record = _json(folder / "run.json", run.missing)
-    run.summary = _json(folder / "summary.json", run.missing)
+    run.summary = _summary(_json(folder / "summary.json", run.missing), run.missing)
     run.metrics = _lines(folder / "metrics.jsonl", run.missing)
     run.features = _arrays(folder / "features.npz", run.missing)
+    recorded = run.summary.get("files")
+    for name, entry in recorded.items() if isinstance(recorded, dict) else ():
+        if name in FILES and (change := changed_file(folder / name, entry)):
+            run.missing.append(change)
     run.config_text = _text(folder / "config.yaml", run.missing)
     if run.config_text and parse_config is not None:
         try:
@@ -122,8 +138,13 @@ def read_run(path: str | Path, parse_config: Callable[[str], Any] | None = None)
             run.config = parsed if isinstance(parsed, dict) else {}
         except Exception as error:  # any reader, any error: the page goes on without it
             run.missing.append(f"config.yaml could not be parsed: {error}")
-    if not run.config and isinstance(run.record.get("config"), dict):
-        run.config = run.record["config"]  # the same settings, as run.json keeps them
+        if not run.config and not run.config_text.strip():
+            run.missing.append("config.yaml is empty")
+    settings = run.record.get("config")
+    if not run.config and isinstance(settings, dict):
+        run.config = settings  # the same settings, as run.json keeps them
+    elif isinstance(settings, dict) and (key := _first_difference(run.config, settings)):
+        run.missing.append(f"config.yaml differs from the config in run.json: {key}")
     for extra in sorted(folder.glob("*.json")):
         if extra.name not in ("run.json", "summary.json"):
             result = _json(extra, run.missing)
@@ -156,32 +177,52 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    if isinstance(value, int):
+        return not isinstance(value, bool) and abs(value) < 1 << 63  # what an array can hold
+    return isinstance(value, float)
+
+
+def _first_difference(config: Mapping[str, Any], recorded: Mapping[str, Any]) -> str:
+    """The first setting that two records of one config give differently."""
+    one, other = (flatten(values) for values in (config, recorded))
+    for key in {**one, **other}:
+        if key.startswith("parts.") or key in ("parts", "train.steps", "train.epochs"):
+            continue  # of these config.yaml has only what it needs
+        if one.get(key) != other.get(key) and not (one.get(key) == {} or other.get(key) == {}):
+            return key
+    return ""
 
 
 def _text(path: Path, missing: list[str]) -> str:
     try:
-        return path.read_text("utf-8")
+        return read_text(path)
     except FileNotFoundError:
         missing.append(f"{path.name} is not there")
-    except (OSError, UnicodeDecodeError) as error:
-        missing.append(f"{path.name} cannot be read: {error}")
+    except Unreadable as error:
+        missing.append(str(error).replace(str(path), path.name))
     return ""
 
 
 def _json(path: Path, missing: list[str]) -> dict[str, Any]:
-    text = _text(path, missing)
-    if not text:
-        return {}
     try:
-        value = json.loads(text)
-    except json.JSONDecodeError as error:
-        missing.append(f"{path.name} is damaged: {error}")
-        return {}
-    if not isinstance(value, dict):
-        missing.append(f"{path.name} should hold an object, it holds a {type(value).__name__}")
-        return {}
-    return value
+        return read_sealed(path)
+    except FileNotFoundError:
+        missing.append(f"{path.name} is not there")
+    except Unreadable as error:
+        missing.append(str(error).replace(str(path), path.name))
+    return {}
+
+
+def _summary(content: dict[str, Any], missing: list[str]) -> dict[str, Any]:
+    """Entries of the type that they should have."""
+    kept = {}
+    for key, value in content.items():
+        kind: Any = dict if key in ("last", "best", "verification") else object
+        if isinstance(value, kind) and (key != "seconds" or _is_number(value)):
+            kept[key] = value
+        else:
+            missing.append(f"summary.json: {key} is damaged")
+    return kept
 
 
 def _lines(path: Path, missing: list[str]) -> list[dict[str, Any]]:
@@ -189,10 +230,10 @@ def _lines(path: Path, missing: list[str]) -> list[dict[str, Any]]:
     for line in _text(path, missing).splitlines():
         try:
             row = json.loads(line)
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):
             bad += 1
             continue
-        if isinstance(row, dict):
+        if isinstance(row, dict) and _is_number(row.get("step")) and math.isfinite(row["step"]):
             rows.append(row)
         else:
             bad += 1
@@ -202,21 +243,30 @@ def _lines(path: Path, missing: list[str]) -> list[dict[str, Any]]:
 
 
 def _arrays(path: Path, missing: list[str]) -> dict[str, np.ndarray]:
-    if not path.exists():
+    try:
+        arrays = read_npz(path)
+    except FileNotFoundError:
         missing.append(f"{path.name} is not there: no picture of the features")
         return {}
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, KeyError) as error:
+    except ValueError as error:
         missing.append(f"{path.name} is damaged: {error}")
         return {}
     features, labels = arrays.get("features"), arrays.get("labels")
-    if features is None or labels is None or features.ndim != 2 or len(features) != len(labels):
+    fits = (
+        features is not None
+        and labels is not None
+        and features.ndim == 2
+        and labels.shape == features.shape[:1]
+        and features.size > 0
+        and features.dtype.kind in "fiu"
+        and labels.dtype.kind in "iu"
+    )
+    if not fits:
         missing.append(f"{path.name} holds no matching features (n, d) and labels (n,)")
         return {}
+    assert features is not None
     if not np.isfinite(features).all():
         missing.append(f"{path.name}: rows with NaN or infinite features left out")
         keep = np.isfinite(features).all(1)
-        arrays = {k: v[keep] if len(v) == len(keep) else v for k, v in arrays.items()}
+        arrays = {k: v[keep] if v.ndim and len(v) == len(keep) else v for k, v in arrays.items()}
     return arrays if len(arrays["features"]) else {}

@@ -18,7 +18,13 @@ from hypersphere.training.config import Config, DataConfig, ScheduleConfig
 from hypersphere.training.hooks import Anneal, Regularize
 from hypersphere.training.optimizers import make_optimizer
 from hypersphere.training.own_parts import object_of
-from hypersphere.training.parts import CHANGES, construct, options, resolve
+from hypersphere.training.parts import (
+    CHANGES,
+    check_part_options,
+    construct,
+    options,
+    resolve,
+)
 from hypersphere.training.runtime import EVENTS
 from hypersphere.training.schedules import (
     LearningRate,
@@ -251,6 +257,7 @@ def make_sized_model(settings: dict[str, Any], shape: Sequence[int]) -> Any:
             values.pop(key, None)
             if key in known and sizes.get(key) is not None:
                 values[key] = sizes[key]
+    check_part_options("model", settings["name"], values)
     return construct_model(settings["name"], values)
 
 

@@ -8,7 +8,6 @@ waiting for one another.
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import signal
 import subprocess
@@ -21,6 +20,7 @@ from typing import Any
 
 from hypersphere.training.interrupt import raising
 from hypersphere.training.run.checkpoint import RunError
+from hypersphere.training.run.records import read_record
 
 __all__ = ["Ended", "PlannedRun", "ended", "run_all"]
 
@@ -64,14 +64,14 @@ class Ended:
 def ended(folder: Path) -> Ended | None:
     """How the run in `folder` ended, or None if it has to be started or continued."""
     try:
-        lost = json.loads((folder / "diverged.json").read_text("utf-8"))
+        lost = read_record(folder / "diverged.json")
         return Ended({}, str(lost["reason"]), float(lost.get("seconds", 0.0)))
-    except (OSError, ValueError, KeyError):
+    except (OSError, RunError, ValueError, KeyError, TypeError):
         pass
     try:
-        summary = json.loads((folder / "summary.json").read_text("utf-8"))
+        summary = read_record(folder / "summary.json")
         return Ended(summary, None, float(summary["seconds"]))
-    except (OSError, ValueError, KeyError):
+    except (OSError, RunError, ValueError, KeyError, TypeError):
         return None
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from hypersphere.training.diagnose import NotFinite
 from hypersphere.training.prepare import Job
 from hypersphere.training.run.checkpoint import save_weights
 from hypersphere.training.run.folder import RunFolder
+from hypersphere.training.run.records import file_entry
 from hypersphere.training.runtime import Run
 from hypersphere.training.sharding import is_spread
 from hypersphere.training.tasks.classification import extract_features
@@ -35,7 +35,7 @@ def conclude(job: Job, run: Run, record: RunFolder, say: Any) -> Any:
     Returns:
         The verification of unseen classes, or None where the data have no pairs of them.
     """
-    summary = json.loads((record.path / "summary.json").read_text("utf-8"))
+    summary: dict[str, Any] = {"last": run.tested, "best": run.best}
     net, result = job.task.model, None
     if hasattr(job.task, "conclude"):
         summary.update(job.task.conclude(run, record, say))
@@ -51,6 +51,8 @@ def conclude(job: Job, run: Run, record: RunFolder, say: Any) -> Any:
             summary["verification"] = {k: getattr(result, k) for k in ("accuracy", "eer", "auc")}
             result.to_json(record.path / "verification.json", weights="last", step=run.step)
     summary["seconds"] = round(run.elapsed, 2)
+    written = [record.path / name for name in ("metrics.jsonl", "features.npz")]
+    summary["files"] = {path.name: file_entry(path) for path in written if path.exists()}
     record.json("summary.json", summary)
     return result
 

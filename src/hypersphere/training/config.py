@@ -14,7 +14,13 @@ from typing import Annotated, Any, TypeAlias
 
 from hypersphere.ranges import Range
 from hypersphere.registry import unknown_name
-from hypersphere.training.own_parts import as_section, plain_values, require_parts, used_parts
+from hypersphere.training.own_parts import (
+    OBJECT,
+    as_section,
+    plain_values,
+    require_parts,
+    used_parts,
+)
 from hypersphere.training.sections import (
     DataConfig,
     DissertationConfig,
@@ -92,14 +98,22 @@ class Config(Section):
     dissertation: DissertationConfig = field(default_factory=DissertationConfig)
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        # "parts" of the dictionary that this config was read from.
-        self._recorded: dict[str, Any] | None = None
-        self.model, self.head = as_section("model", self.model), as_section("head", self.head)
         for section in ("regularizers", "hooks"):
             parts = getattr(self, section)
             if not isinstance(parts, Mapping):
                 raise ValueError(f"{section} is a dictionary of parts by name; got {parts!r}")
+        super().__post_init__()
+        # "parts" of the dictionary that this config was read from.
+        self._recorded: dict[str, Any] | None = None
+        self.model, self.head = as_section("model", self.model), as_section("head", self.head)
+        for section in ("model", "head"):
+            value = getattr(self, section)
+            if not isinstance(value, Mapping) or not (
+                OBJECT in value or isinstance(value.get("name"), str)
+            ):
+                raise ValueError(f"{section} needs a name, the name of a {section}; got {value!r}")
+        for section in ("regularizers", "hooks"):
+            parts = getattr(self, section)
             parts = {name: as_section(f"{section}.{name}", part) for name, part in parts.items()}
             setattr(self, section, parts)
         if not isinstance(self.data, (DataConfig, Mapping)):
@@ -149,6 +163,10 @@ class Config(Section):
         for key in values:
             if key not in sections:
                 raise unknown_name("section", key, sections)
+        for key, value in values.items():
+            absent = value is None and key in ("init", "low_rank", "rotate")
+            if key not in ("task", "seed") and not (absent or isinstance(value, Mapping)):
+                raise ValueError(f"{key} is a section of options; got {value!r}")
         config = cls(**values)
         config._recorded = parts
         return config

@@ -25,8 +25,10 @@ class Section:
     def __post_init__(self) -> None:
         prefix = f"{self.section}." if self.section else ""
         for name, hint in get_type_hints(type(self), include_extras=True).items():
-            if name in vars(self):
-                check(prefix + name, getattr(self, name), hint)
+            value = vars(self).get(name)
+            record = isinstance(value, dict) and "object" in value  # of an object, see own_parts.py
+            if name in vars(self) and not record:
+                check(prefix + name, value, hint)
 
 
 @dataclass

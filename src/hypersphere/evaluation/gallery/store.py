@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..._optional import require
+from ..._reading import Unreadable, read_json, read_tensors
 from ..feature_files import save_tensors
 from ..fingerprints import data_hash
 
@@ -226,17 +226,12 @@ def _state(record: dict[str, Any]) -> str:
 
 
 def _read_features(path: Path) -> Tensor:
-    if not path.is_file():
-        raise FileNotFoundError(path)
     try:
-        features: Tensor = require("safetensors.torch", extra="train").load_file(path)["features"]
-        return features
-    except (ModuleNotFoundError, MemoryError, FileNotFoundError):
-        raise
-    except Exception as error:  # the library has error types of its own
-        if not path.is_file():  # it went between the look and the reading
-            raise FileNotFoundError(path) from None
-        raise GalleryError(f"{path}: damaged ({error})") from None
+        return read_tensors(path)["features"]
+    except Unreadable as error:
+        raise GalleryError(str(error)) from None
+    except KeyError:
+        raise GalleryError(f"{path}: damaged (it has no features)") from None
 
 
 def _read_record(folder: Path) -> dict[str, Any]:
@@ -245,13 +240,12 @@ def _read_record(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         raise FileNotFoundError(f"no gallery at {folder} (no gallery.json in it)")
     try:
-        record = json.loads(path.read_text("utf-8"))
-        missing = KEYS - set(record)
-    except (json.JSONDecodeError, TypeError, UnicodeDecodeError, RecursionError) as error:
+        record = read_json(path)
+    except Unreadable as error:
         raise GalleryError(f"{path}: not a gallery ({error})") from None
     if not isinstance(record, dict):
         raise GalleryError(f"{path}: not a gallery (a {type(record).__name__}, not an object)")
-    if missing:
+    if missing := KEYS - set(record):
         raise GalleryError(f"{path}: not a gallery; it lacks {', '.join(sorted(missing))}")
     if isinstance(record["format"], int) and record["format"] > FORMAT:
         raise GalleryError(

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from ..._reading import read_lines
 from ...data.pair_lists import parse_lfw_header, parse_lfw_pairs
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".pgm", ".ppm", ".webp")
@@ -58,7 +59,7 @@ def read_pairs(path: str | Path, folder: str | Path | None = None, folds: int = 
     if not path.is_file():
         raise FileNotFoundError(f"no list of pairs at {path}")
     root = Path(folder) if folder is not None else path.parent
-    lines = [(i, line.split()) for i, line in enumerate(path.read_text().splitlines(), 1)]
+    lines = [(i, line.split()) for i, line in enumerate(read_lines(path), 1)]
     lines = [(i, words) for i, words in lines if words and not words[0].startswith("#")]
     if not lines:
         raise ValueError(f"{path}: the list of pairs is empty")
@@ -102,7 +103,8 @@ def _paths(path: Path, lines: list[tuple[int, list[str]]], root: Path) -> list[R
     for number, words in lines:
         if len(words) != 3 or words[2] not in ("0", "1"):
             raise ValueError(
-                f"{path}, line {number}: expected `picture picture 0|1`; got {' '.join(words)!r}"
+                f"{path}, line {number}: expected `picture picture 0|1`; got "
+                f"{' '.join(words)[:200]!r}"
             )
         rows.append((number, root / words[0], root / words[1], words[2] == "1"))
     return rows

@@ -24,6 +24,7 @@ from typing import Any
 from torch import Tensor
 
 from hypersphere._optional import require
+from hypersphere._reading import Unreadable, check_regular, read_tensors, read_text
 from hypersphere.training.run.packing import pack, unpack
 
 __all__ = [
@@ -134,21 +135,24 @@ def load_weights(path: Path | str) -> dict[str, Tensor]:
         Weights by name.
 
     Raises:
-        RunError: if a checksum was recorded for the file and it has another.
+        RunError: if it cannot be read, or a checksum was recorded for it and it has another.
     """
     path = Path(path)
+    tensors = _read(path)  # first: what is too long is not summed up
     expected = _recorded_checksum(path)
     if expected is not None and _checksum(path) != expected:
         raise RunError(
             f"{path} is damaged or was changed after it was written: its checksum differs from the "
             f"recorded one"
         )
-    return _read(path)
+    return tensors
 
 
 def _read(path: Path) -> dict[str, Tensor]:
-    safetensors = require("safetensors.torch", extra="train")
-    return dict(safetensors.load_file(str(path)))
+    try:
+        return read_tensors(path)
+    except Unreadable as error:
+        raise RunError(str(error)) from None
 
 
 def _beside(path: Path) -> Path:
@@ -157,16 +161,23 @@ def _beside(path: Path) -> Path:
 
 def _recorded_checksum(path: Path) -> str | None:
     """From the file beside it, or from the state of its checkpoint; None for files without one."""
-    if _beside(path).is_file():
-        return _beside(path).read_text("utf-8").strip()
-    if not (path.parent / STATE).is_file():
+    if os.path.lexists(_beside(path)):
+        return _text(_beside(path)).strip()
+    if not os.path.lexists(path.parent / STATE):
         return None
     return _read_state(path.parent)["checksums"].get(path.name)  # type: ignore[no-any-return]
 
 
+def _text(path: Path) -> str:
+    try:
+        return read_text(path)
+    except (Unreadable, FileNotFoundError) as error:
+        raise RunError(str(error)) from None
+
+
 def _read_state(path: Path) -> dict[str, Any]:
     """The content of a checkpoint's state.json; `RunError` if it is damaged."""
-    head, _, body = (path / STATE).read_text("utf-8").partition("\n")
+    head, _, body = _text(path / STATE).partition("\n")
     body = body.removesuffix("\n")
     if head != f"{zlib.crc32(body.encode()):08x}":
         raise RunError(f"{path / STATE} is damaged (its checksum differs)")
@@ -247,6 +258,7 @@ def load_checkpoint(path: Path) -> tuple[int, dict[str, Tensor], Any]:
     try:
         content = _read_state(path)
         for name, expected in content["checksums"].items():
+            check_regular(path / name)
             if _checksum(path / name) != expected:
                 raise RunError(f"{path / name} is damaged (its checksum differs)")
         tensors = _read(path / TENSORS)

@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from hypersphere._reading import Unreadable, check_regular, sealed_text
 from hypersphere.training.run.checkpoint import RunError, explain_os_error, write_atomically
+from hypersphere.training.run.records import file_entry, partial_checksum
 
 __all__ = ["RunFolder", "describe_run", "new_folder"]
 
@@ -81,14 +83,14 @@ class RunFolder:
         if self.write:
             write_atomically(self.path / name, content)
 
-    def json(self, name: str, content: Any) -> None:
+    def json(self, name: str, content: dict[str, Any]) -> None:
         """Write a JSON file of the folder, whole or not at all.
 
         Args:
             name: of the file.
-            content: plain values; others are written as text.
+            content: plain values; others are written as text. A checksum is added.
         """
-        self.text(name, json.dumps(content, indent=2, default=str) + "\n")
+        self.text(name, sealed_text(content))
 
     def remove(self, name: str) -> None:
         """Delete a file of the folder, if it is there.
@@ -100,18 +102,34 @@ class RunFolder:
             (self.path / name).unlink(missing_ok=True)
 
     def arrays(self, name: str, content: Mapping[str, Any]) -> None:
-        """Write arrays to a compressed .npz file of the folder.
+        """Write arrays to a compressed .npz file of the folder, whole or not at all.
 
         Args:
             name: of the file.
             content: arrays by name.
         """
-        if self.write:
-            try:
-                with open(self.path / name, "wb") as file:
-                    np.savez_compressed(file, **content)
-            except OSError as error:
-                raise explain_os_error(error, self.path / name) from error
+        self._replace(name, lambda file: np.savez_compressed(file, **content))
+
+    def array(self, name: str, content: np.ndarray) -> None:
+        """Write one array to a .npy file of the folder, whole or not at all.
+
+        Args:
+            name: of the file.
+            content: the array.
+        """
+        self._replace(name, lambda file: np.save(file, content))
+
+    def _replace(self, name: str, write: Callable[[Any], object]) -> None:
+        if not self.write:
+            return
+        path, temporary = self.path / name, self.path / f".{name}.{os.getpid()}"
+        try:
+            with open(temporary, "wb") as file:
+                write(file)
+            os.replace(temporary, path)
+        except OSError as error:
+            temporary.unlink(missing_ok=True)
+            raise explain_os_error(error, path) from error
 
     def log(self, **values: Any) -> None:
         """Append one line to metrics.jsonl; it is on its way to disk when this returns.
@@ -150,23 +168,61 @@ class RunFolder:
                 f"record would be lost"
             )
 
-    def position(self) -> int:
-        """Length of metrics.jsonl; saved with a checkpoint, and the place to cut on resume.
+    def position(self) -> list[Any]:
+        """Length and checksum of metrics.jsonl; saved with a checkpoint, for `rewind`.
 
         Returns:
-            Bytes.
+            [bytes, checksum].
         """
-        return self.metrics.stat().st_size if self.write and self.metrics.exists() else 0
+        if not (self.write and self.metrics.exists()):
+            return [0, partial_checksum(os.devnull, 0)]
+        return file_entry(self.metrics)
 
-    def rewind(self, position: int) -> None:
+    def rewind(self, position: list[Any]) -> str:
         """Forget the lines written after the checkpoint that is being resumed.
 
         Args:
             position: from `position`, when the checkpoint was written.
+
+        Returns:
+            What is wrong with the lines before it; empty if nothing is.
+
+        Raises:
+            RunError: if metrics.jsonl is no file.
         """
-        if self.write and self.metrics.exists():
+        length, checksum = position
+        if not self.write or (length == 0 and not os.path.lexists(self.metrics)):
+            return ""
+        self.close()
+        try:
+            size = check_regular(self.metrics)
+        except FileNotFoundError:
+            return f"{self.metrics} is gone: the curves of this run begin anew"
+        except Unreadable as error:
+            raise RunError(str(error)) from None
+        if size >= length and checksum in (None, partial_checksum(self.metrics, length)):
+            os.truncate(self.metrics, length)
+            return ""
+        with open(self.metrics, "rb") as file:  # whole lines only: the next one is appended
+            kept = file.read(length).rpartition(b"\n")
+        os.truncate(self.metrics, len(kept[0]) + len(kept[1]))
+        return (
+            f"{self.metrics} was changed or cut off after the checkpoint: the weights are right, "
+            f"the curves may have gaps"
+        )
+
+    def restart(self) -> None:
+        """Forget all lines of metrics.jsonl."""
+        if self.write and os.path.lexists(self.metrics):
             self.close()
-            os.truncate(self.metrics, min(position, self.metrics.stat().st_size))
+            try:
+                check_regular(self.metrics)
+            except FileNotFoundError:  # a link to nowhere
+                self.metrics.unlink()
+                return
+            except Unreadable as error:
+                raise RunError(str(error)) from None
+            os.truncate(self.metrics, 0)
 
     def read(self) -> list[dict[str, Any]]:
         """All lines of metrics.jsonl.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 from pathlib import Path
 
 import torch
@@ -12,7 +11,8 @@ from torch import Tensor, nn
 from hypersphere.models import Classifier
 from hypersphere.training.build import make_net
 from hypersphere.training.config import Config
-from hypersphere.training.run.checkpoint import list_checkpoints, load_weights, safetensors_error
+from hypersphere.training.run.checkpoint import list_checkpoints, load_weights
+from hypersphere.training.run.records import data_of_run, read_record, run_config
 
 __all__ = ["find_weights", "initialize_from", "load_net"]
 
@@ -32,8 +32,8 @@ def find_weights(folder: Path | str, weights: str = "last") -> tuple[Path, int |
         best = folder / "checkpoints" / "best"
         if not (best / "model.safetensors").is_file():
             raise FileNotFoundError(f"{folder} has no best weights: it was not tested yet")
-        summary = json.loads((folder / "summary.json").read_text("utf-8"))
-        return best, summary.get("best", {}).get("step")
+        found = read_record(folder / "summary.json").get("best")
+        return best, found.get("step") if isinstance(found, dict) else None
     if weights != "last":
         raise ValueError(f"weights are 'last' or 'best'; got {weights!r}")
     saved = list_checkpoints(folder / "checkpoints")
@@ -63,11 +63,10 @@ def load_net(
     Raises:
         RunError: if the checksum of the weights differs from the recorded one.
     """
-    details = json.loads((Path(folder) / "run.json").read_text("utf-8"))
-    if "data" not in details:
-        raise ValueError(f"{folder} is not a run of a classifier (its task is {details['task']!r})")
-    config = Config.from_dict(details["config"])
-    shape, classes = tuple(details["data"]["shape"]), details["data"]["classes"]
+    record = Path(folder) / "run.json"
+    details = read_record(record)
+    shape, classes = data_of_run(details, record)
+    config = Config.from_dict(run_config(details, record))
     if isinstance(net, Classifier):
         net = copy.deepcopy(net)
     else:
@@ -98,10 +97,7 @@ def initialize_from(model: nn.Module, path: str | Path) -> list[str]:
         RunError: if the checksum of the file differs from the recorded one.
     """
     file = _weights_file(Path(path))
-    try:
-        weights = load_weights(file)
-    except (safetensors_error(), OSError) as error:
-        raise ValueError(f"{file} is damaged, or no .safetensors file: {error}") from None
+    weights = load_weights(file)
     taken = _into_parametrized(model, weights)
     own = model.state_dict()
     fitting = {

@@ -14,6 +14,7 @@ from typing import Any
 from hypersphere.training.config import Config
 from hypersphere.training.run.checkpoint import RunError, list_checkpoints
 from hypersphere.training.run.folder import RunFolder
+from hypersphere.training.run.records import read_record, run_config
 
 __all__ = ["MAY_CHANGE", "changed_settings", "for_processes", "record_changes"]
 
@@ -40,9 +41,7 @@ def changed_settings(folder: Path, config: Config) -> dict[str, tuple[Any, Any]]
 
     `RunError` names every key that must stay as it was.
     """
-    saved = json.loads((folder / "run.json").read_text("utf-8")).get("config")
-    if saved is None:
-        raise RunError(f"{folder / 'run.json'} has no config: it is not a run that can go on")
+    saved = run_config(read_record(folder / "run.json"), folder / "run.json")
     # Through JSON, where a tuple is a list; through Config, so that settings added later have
     # their default.
     before = dict(_flat(json.loads(json.dumps(Config.from_dict(saved).to_dict()))))
@@ -83,7 +82,7 @@ def record_changes(
         "resumed with "
         + ", ".join(f"{k} {_shown(b)} -> {_shown(n)}" for k, (b, n) in changes.items())
     )
-    details = json.loads((record.path / "run.json").read_text("utf-8"))
+    details = read_record(record.path / "run.json")
     note = {
         "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "command": [Path(sys.argv[0]).name, *sys.argv[1:]],

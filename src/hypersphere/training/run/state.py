@@ -61,7 +61,7 @@ def restore(run: Run) -> None:
     found = newest_checkpoint(run.folder.checkpoints, say)
     if found is None:
         say("no checkpoint yet: starting from the beginning")
-        run.folder.rewind(0)
+        run.folder.restart()
         return
     run.step, weights, state = found
     load_state(run.task.model, {**weights, **state["extra"]})
@@ -75,7 +75,12 @@ def restore(run: Run) -> None:
     run.task.load_state_dict(for_processes(state["task"], world))
     run.elapsed, run.best, run.tested = state["elapsed"], state["best"], state["tested"]
     run.sums, run.count = state["sums"][rank % state["world_size"]], state["count"]
-    run.folder.rewind(state["metrics"])
+    metrics = state["metrics"]
+    if isinstance(metrics, int):  # a checkpoint of an earlier version: only the length
+        metrics = [metrics, None]
+    problem = run.folder.rewind(metrics)
+    if problem:
+        say(problem)
     set_rng_state(state["rng"][rank % state["world_size"]])
     if state["world_size"] != world:
         say(

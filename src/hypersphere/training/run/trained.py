@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,6 +19,7 @@ from ..build import make_loaders
 from ..config import Config
 from .checkpoint import RunError
 from .load import find_weights, load_net
+from .records import data_of_run, read_record, run_config
 
 __all__ = ["Preprocessing", "Samples", "TrainedRun"]
 
@@ -98,16 +98,14 @@ class TrainedRun:
         record = folder / "run.json"
         if not record.is_file():
             raise FileNotFoundError(f"{folder} is not a run folder (no run.json in it)")
-        details = json.loads(record.read_text("utf-8"))
-        if "data" not in details:
-            raise ValueError(f"{folder} is a run of {details.get('task')!r}, not of a classifier")
         try:
+            details = read_record(record)
+            shape, classes = data_of_run(details, record)
+            config = Config.from_dict(run_config(details, record))
             place, step = find_weights(folder, weights)
             model = load_net(folder, place)
         except RunError as error:  # no checkpoint, or a damaged one
             raise ValueError(f"{folder}: {error}") from None
-        config = Config.from_dict(details["config"])
-        shape, classes = tuple(details["data"]["shape"]), list(details["data"]["classes"])
         return cls(folder, model.eval(), config, shape, classes, weights, step)
 
     @cached_property

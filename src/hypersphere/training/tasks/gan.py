@@ -168,10 +168,8 @@ class Gan:
 
     def conclude(self, run: Any, record: RunFolder, say: Any) -> dict[str, Any]:
         """Keep 64 generated pictures as samples.npy, (64, C, H, W) uint8."""
-        import numpy as np
-
         pictures = ((self.generate(64).clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8)
-        np.save(record.path / "samples.npy", pictures.cpu().numpy())
+        record.array("samples.npy", pictures.cpu().numpy())
         return {"samples": "samples.npy"}
 
     def state_dict(self) -> dict[str, Any]:

@@ -102,13 +102,11 @@ class Reconstruction:
         """Keep 16 test pictures and what comes of them: (4, 16, C, H, W) uint8, from the input,
         products, angles and norms, as reconstructions.npy.
         """
-        import numpy as np
-
         self.model.eval()
         x = next(iter(self.loaders.test))[0][:16].to(self.fabric.device)
         rows = torch.stack([x, *(self.model(x, emit=emit) for emit in EMISSIONS)])
         pictures = (rows.clamp(0, 1) * 255).round().to(torch.uint8)
-        np.save(record.path / "reconstructions.npy", pictures.cpu().numpy())
+        record.array("reconstructions.npy", pictures.cpu().numpy())
         return {"reconstructions": "reconstructions.npy"}
 
     def state_dict(self) -> dict[str, Any]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import shutil
+import sys
 import textwrap
 import unicodedata
 
@@ -10,6 +12,8 @@ LONGEST_LINE = 96  # longer ones are tiring to read, however wide the terminal
 
 # Letters written from the right are text; these marks turn around what stands beside them.
 DIRECTION_MARKS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+LONGEST = 1200  # characters of a message: files may hold names without end
+LONGEST_WORD = 240
 UNSAFE = ("Cc", "Cs", "Zl", "Zp")  # control characters, lone surrogates, line separators
 
 
@@ -61,3 +65,22 @@ def printable(text: object, newlines: bool = False) -> str:
 
 def _is_unsafe(character: str) -> bool:
     return character in DIRECTION_MARKS or unicodedata.category(character) in UNSAFE
+
+
+def complain(command: str, error: object) -> None:
+    """Say on stderr why a command cannot do what it was asked.
+
+    Args:
+        command: the command, such as "train"; empty for `hypersphere` itself.
+        error: the reason; control characters in it are escaped, and the middle of very long words
+            and texts is left out.
+    """
+    text = printable(error, newlines=True)
+    text = re.sub(rf"\S{{{LONGEST_WORD},}}", lambda word: _shortened(word[0], LONGEST_WORD), text)
+    text = _shortened(text, LONGEST)
+    print(f"hypersphere {command}".rstrip() + f": {text}", file=sys.stderr, flush=True)
+
+
+def _shortened(text: str, longest: int) -> str:
+    half = longest // 2
+    return text if len(text) <= longest else f"{text[:half]} ... {text[-half:]}"

@@ -1,0 +1,1 @@
+"""Damaged files, mutated settings and killed processes: what every command makes of them."""

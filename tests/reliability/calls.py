@@ -1,0 +1,157 @@
+"""One call of the `hypersphere` command inside this process, with limits on time and memory.
+
+A command may refuse (one sentence, an exit code other than 0) or answer. An exception that
+escapes, a hang and a refusal without a sentence are faults of the command.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import resource
+import signal
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+
+HANG = 5.0  # seconds of the processor: a hang that works
+BLOCKED = 30.0  # seconds of the clock: a hang that waits, also on a busy machine
+MEMORY = 3 << 30  # bytes that one call may add to the process
+LONGEST = 1500  # characters of a sentence, with the names that it may list
+
+SENTENCE = re.compile(r"^hypersphere[\w ]*: \S.*\s\S", re.MULTILINE)
+RAW = re.compile(r"Traceback \(most recent|<[\w.]+ object at 0x|\x1b")
+
+
+class Hang(BaseException):
+    """A call took too long."""
+
+
+@dataclass
+class Answer:
+    """What a call of the command gave.
+
+    Args:
+        command: its arguments.
+        code: its exit code.
+        out: its output.
+        err: its messages.
+        escaped: the exception that left the command, with its traceback; empty if none did.
+        seconds: of the clock.
+    """
+
+    command: Sequence[str]
+    code: int = 0
+    out: str = ""
+    err: str = ""
+    escaped: str = ""
+    seconds: float = field(default=0.0, compare=False)
+
+    @property
+    def is_refusal(self) -> bool:
+        """Whether the command says that it cannot answer."""
+        return self.code != 0 and SENTENCE.search(self.err) is not None
+
+    def fault(self) -> str:
+        """What is wrong with the form of the answer; empty if nothing is."""
+        if self.escaped:
+            return f"{self.escaped.strip().splitlines()[-1][:300]}\n{self.escaped}"
+        if RAW.search(self.err) or RAW.search(self.out):
+            return f"raw output: {(self.err + self.out)[-400:]!r}"
+        if self.code == 0:
+            return ""
+        if "not enough memory" in self.err:
+            return f"it asked for too much memory: {self.err[-400:]}"
+        found = [line for line in self.err.splitlines() if SENTENCE.match(line)]
+        if self.code == 3 and not found:  # of `gallery`: nobody matches
+            return ""
+        if len(found) != 1:
+            return f"exit {self.code} without one sentence: {self.err[-400:]!r}"
+        if len(found[0]) > LONGEST:
+            return f"a sentence of {len(found[0])} characters: {found[0][:200]}..."
+        return ""
+
+
+def call(arguments: Sequence[str], folder: Path) -> Answer:
+    """Run the command in `folder`; nothing escapes but a KeyboardInterrupt."""
+    from hypersphere import cli
+
+    answer = Answer(list(arguments))
+    out, err = io.StringIO(), io.StringIO()
+    began = time.perf_counter()
+    with _inside(folder), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            with limited(), warnings.catch_warnings():
+                warnings.simplefilter("default")  # as for a user: a line, not an error
+                answer.code = int(cli.main(list(arguments)))
+        except SystemExit as leave:
+            answer.code = leave.code if isinstance(leave.code, int) else 1
+        except Hang:
+            answer.code, answer.escaped = -1, "hang: over the limit of time\n"
+            answer.escaped += traceback.format_exc(limit=-4)
+        except KeyboardInterrupt:
+            raise
+        except BaseException:
+            answer.code, answer.escaped = -1, traceback.format_exc()
+    answer.seconds = time.perf_counter() - began
+    answer.out, answer.err = out.getvalue(), _messages(err.getvalue())
+    return answer
+
+
+def _messages(text: str) -> str:
+    """Messages with the usage of argparse left out: `usage: ...` and its continuation lines."""
+    return re.sub(r"^usage: .*\n(?:[ \t]+.*\n)*", "", text, flags=re.MULTILINE)
+
+
+@contextlib.contextmanager
+def _inside(folder: Path) -> Iterator[None]:
+    before = os.getcwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
+
+
+@contextlib.contextmanager
+def limited() -> Iterator[None]:
+    """`Hang` after too long, MemoryError for too much; the limits of the caller come back."""
+    clock, work = time.monotonic(), time.process_time()
+
+    def too_long(number: int, frame: FrameType | None) -> None:
+        busy, waited = time.process_time() - work, time.monotonic() - clock
+        if busy > HANG or waited > BLOCKED:
+            raise Hang(f"{busy:.1f} s of the processor, {waited:.1f} s in all")
+        signal.setitimer(signal.ITIMER_REAL, 1.0)
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    handler = signal.signal(signal.SIGALRM, too_long)
+    left, interval = signal.setitimer(signal.ITIMER_REAL, HANG)
+    resource.setrlimit(resource.RLIMIT_AS, (_address_space() + MEMORY, hard))
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+        signal.signal(signal.SIGALRM, handler)
+        if left:  # the limit of the test that we are in
+            passed = time.monotonic() - clock
+            signal.setitimer(signal.ITIMER_REAL, max(0.1, left - passed), interval)
+    if time.process_time() - work > HANG:  # inside one call of C, where no signal arrives
+        raise Hang(f"{time.process_time() - work:.1f} s of the processor")
+
+
+def _address_space() -> int:
+    pages = Path("/proc/self/statm").read_text().split()[0]
+    return int(pages) * resource.getpagesize()
+
+
+if sys.platform != "linux":  # pragma: no cover
+    raise ImportError("the harness reads /proc")
