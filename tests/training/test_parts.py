@@ -157,3 +157,12 @@ def test_an_option_as_text():
     option = options("init")["distribution"]
     assert "One of: own, he, xavier, normal. Default: own." in _options.describe(option)
     assert _options.describe(options("low_rank")["rank"]).endswith("Range: >= 1. Required.")
+
+
+def test_a_margin_that_is_a_number_names_no_part(capsys):
+    for kind, name in (("hook", "metric_loss"), ("head", "hinge")):
+        option = options(kind, name)["margin"]
+        assert (option.type, option.choices) == (float, ())
+    words = ["--hooks.metric_loss.name", "triplet", "--hooks.metric_loss.margin", "wide"]
+    assert cli.main(["train", *words]) == 2
+    assert "hooks.metric_loss.margin expects a value of type float" in capsys.readouterr().err

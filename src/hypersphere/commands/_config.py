@@ -36,7 +36,7 @@ from hypersphere.commands._overrides import NAMED, choose_parts, read_overrides
 from hypersphere.commands._yaml import ConfigError
 from hypersphere.registry import unknown_name
 from hypersphere.training.config import Config
-from hypersphere.training.own_parts import require_parts, used_parts
+from hypersphere.training.own_parts import plugins_of, require_parts
 from hypersphere.training.parts import (
     CHANGES,
     KIND_OF_SECTION,
@@ -158,10 +158,7 @@ def dump(config: Config) -> str:
     values.pop("parts", None)
     if values["train"]["epochs"] is not None:
         del values["train"]["steps"]  # the two exclude each other
-    files = dict.fromkeys(
-        shlex.quote(str(part["file"] or part["module"])) for part in used_parts(config).values()
-    )
-    notes = "".join(f"# needs --plugin {file}\n" for file in files)
+    notes = "".join(f"# needs --plugin {shlex.quote(name)}\n" for name in plugins_of(config))
     return notes + yaml.safe_dump(values, sort_keys=False, default_flow_style=None, width=100)
 
 

@@ -46,7 +46,7 @@ def describe(option: Option) -> str:
     Returns:
         The text of its docstring, with a sentence for each that it does not have yet.
     """
-    text = _ROLE.sub(r"`\1`", _PLAIN_DEFAULT.sub("", option.help.strip()))
+    text = _ROLE.sub(r"`\1`", _PLAIN_DEFAULT.sub("", option.help.strip())).replace("``", "`")
     first = text.partition(" ")[0].rstrip(".,:;")
     if first == "a" or (first.isalpha() and len(first) > 1 and first not in SYMBOLS):
         text = text[:1].upper() + text[1:]

@@ -19,14 +19,7 @@ from hypersphere import registry
 from hypersphere.commands._yaml import ConfigError
 from hypersphere.training.own_parts import place_of
 
-__all__ = ["given_plugins", "import_plugin", "loaded_plugins", "take_plugins"]
-
-_loaded: list[str] = []
-
-
-def loaded_plugins() -> list[str]:
-    """What was given with ``--plugin`` so far, in order."""
-    return list(_loaded)
+__all__ = ["given_plugins", "import_plugin", "take_plugins"]
 
 
 def given_plugins(arguments: Sequence[str]) -> list[str]:
@@ -98,8 +91,6 @@ def import_plugin(name: str) -> ModuleType:
             f"the plugin {name} registers nothing: put @hypersphere.register(kind, name) on its "
             f"classes or functions"
         )
-    if name not in _loaded:
-        _loaded.append(name)
     return module
 
 

@@ -11,7 +11,8 @@ from typing import Any
 from hypersphere._terminal import complain
 from hypersphere.commands import _config
 from hypersphere.commands._help import help_text
-from hypersphere.commands.plugins import loaded_plugins, take_plugins
+from hypersphere.commands.plugins import take_plugins
+from hypersphere.training.own_parts import plugins_of
 
 USAGE = """usage: hypersphere train [CONFIG.yaml[:VARIANT,...]] [--section.key value ...]
 
@@ -157,7 +158,7 @@ def train_and_tell(config: Any, folder: Path, resume: bool, text: str) -> int:
     if not fabric.is_global_zero:
         return 0 if outcome.interrupted is None else 128 + outcome.interrupted
     if outcome.interrupted is not None:
-        plugins = [word for name in loaded_plugins() for word in ("--plugin", name)]
+        plugins = [word for name in plugins_of(config) for word in ("--plugin", name)]
         command = ["hypersphere", "train", "--resume", str(outcome.folder), *plugins]
         print(f"stopped; continue with: {shlex.join(command)}")
         return 128 + outcome.interrupted

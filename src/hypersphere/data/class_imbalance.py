@@ -17,7 +17,7 @@ def keep_per_class(dataset: Dataset, counts: Sequence[int], seed: int = 0) -> Da
     Args:
         dataset: the samples.
         counts: how many of each class.
-        seed: of the choice.
+        seed: seed of the choice.
 
     Returns:
         The data set of those.
@@ -49,7 +49,7 @@ def thin_classes(
         dataset: the samples.
         classes: indices of the classes to thin.
         keep: a fraction (float), or a number of samples (int).
-        seed: of the choice.
+        seed: seed of the choice.
 
     Returns:
         The data set of what is kept.
@@ -77,7 +77,7 @@ def grow_linearly(dataset: Dataset, step: int | None = None, seed: int = 0) -> D
         dataset: the samples.
         step: samples of class 0. Default: the largest that the data allow, these numbers for the
             full sets.
-        seed: of the choice.
+        seed: seed of the choice.
 
     Returns:
         The data set of what is kept.
@@ -104,7 +104,7 @@ def imbalanced(dataset: Dataset, kind: str, seed: int = 0) -> Dataset:
     Args:
         dataset: the training part.
         kind: one of these.
-        seed: of the samples that are kept.
+        seed: seed of the samples that are kept.
 
     Returns:
         The data set of what is kept.

@@ -53,7 +53,7 @@ class EpisodeSampler:
         shots: labeled samples per class.
         queries: samples to classify per class.
         episodes: number of episodes.
-        seed: of all episodes.
+        seed: seed of all episodes.
 
     >>> sampler = EpisodeSampler(torch.arange(200) % 8, ways=5, shots=1, queries=4, episodes=2)
     >>> episode = sampler[0]

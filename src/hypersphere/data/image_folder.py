@@ -44,7 +44,7 @@ def load_folder(
         exclude: class names to leave out, as section 2.3.6 leaves out of the training faces
             everybody who appears in a test set.
         test_fraction: share of every class for testing, in layout 2.
-        seed: of that choice.
+        seed: seed of the choice.
         lazy: leave the pictures in their files (`ImageFiles`).
         largest: only this many classes, those with most pictures (in the training part, where there
             is one), as Fig. 2.10 takes six people.

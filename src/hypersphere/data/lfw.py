@@ -54,7 +54,7 @@ def load_lfw(
         test_fraction: share of every person's pictures for testing, for "open_set".
         folds: folds of the drawn pairs, for "open_set".
         per_fold: drawn pairs of one person, and of two, per fold.
-        seed: of all that is drawn.
+        seed: seed of all that is drawn.
         verify: compare pairs.txt with its published checksum.
 
     Returns:

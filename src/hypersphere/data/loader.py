@@ -33,7 +33,7 @@ class BatchLoader:
         dataset: the samples.
         batch_size: samples per process.
         shuffle: another order each epoch. False keeps that of the data set.
-        seed: of the order and the augmentation.
+        seed: seed of the order and the augmentation.
         augment: `augment(images, generator) -> images` on the raw batch. Default: none.
         normalize: makes the batch floating point: "unit" (0..1), "symmetric", a `Normalize`, or
             None for raw values.

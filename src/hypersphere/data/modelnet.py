@@ -26,7 +26,7 @@ def load_modelnet(root: Path, points: int | None = None, seed: int = 0) -> Split
         root: the data folder.
         points: draw this many points of each cloud, once; `SamplePoints` draws others for every
             batch. Never the first ones: files may hold the points in a spatial order. Default: all.
-        seed: of that choice.
+        seed: seed of the choice.
 
     Returns:
         Training and test clouds (P, 3) float32.

@@ -18,7 +18,7 @@ def closed_set(dataset: ArrayDataset, test_fraction: float = 0.25, seed: int = 0
     Args:
         dataset: the samples.
         test_fraction: share of every class (at least one sample) for testing, in (0, 1).
-        seed: of the choice.
+        seed: seed of the choice.
 
     Returns:
         Training and test part, with the same classes.
@@ -72,7 +72,7 @@ def open_set(
         test_fraction: share of every other class for testing, in (0, 1).
         folds: folds of the pairs.
         per_fold: pairs of one class, and of two, in each fold.
-        seed: of the choice.
+        seed: seed of the choice.
 
     Returns:
         `train` and `test` of the other classes, renumbered from 0; `pairs.dataset` holds the unseen

@@ -59,7 +59,7 @@ def draw_pairs(dataset: Dataset, folds: int = 10, per_fold: int = 300, seed: int
         dataset: the samples.
         folds: number of folds.
         per_fold: pairs of one class, and of two, in each fold.
-        seed: of the choice.
+        seed: seed of the choice.
 
     Returns:
         The pairs, fold by fold, those of one class first.

@@ -77,7 +77,7 @@ def fewshot(
         epochs: of SGD with momentum 0.9, dampening 0.9, weight decay 1e-3 (F.3).
         lr: learning rate of SGD.
         batch_size: samples per step of SGD.
-        seed: of the episodes and of the training.
+        seed: seed of the episodes and of the training.
 
     Classes with fewer than shot + queries samples are left out.
 

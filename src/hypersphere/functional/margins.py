@@ -51,8 +51,8 @@ __all__ = [
 class Margin:
     """psi(theta) = g(phi - k pi) - 2k - subtract, with phi = m theta + shift, k = floor(phi / pi).
 
-    Deviation: the text has integer m and the cosine (2.6); this is 2.6 there. For the additive
-    angular margin the text has cos(theta + m) alone, which turns upwards beyond pi - m; see
+    Deviation: the dissertation has integer m and the cosine (2.6); this is 2.6 there. For the
+    additive angular margin it has cos(theta + m) alone, which turns upwards beyond pi - m; see
     Note [Beyond pi - m].
 
     Args:

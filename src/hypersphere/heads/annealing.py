@@ -26,9 +26,9 @@ class LambdaAnnealing(nn.Module):
 
     Args:
         base: lambda at t = 0, >= 0.
-        gamma: how fast it falls, >= 0.
+        gamma: how fast lambda falls, >= 0.
         power: exponent of the fall, >= 0.
-        minimum: where it stops, >= 0.
+        minimum: where lambda stops, >= 0.
         iteration: t to begin with.
 
     >>> annealing = LambdaAnnealing(base=1000.0, gamma=0.12, power=1.0, minimum=5.0)

@@ -37,8 +37,8 @@ class PlainCNN(Backbone):
         kernel_size: side of the kernels.
         stem_kernel: side of the kernel of one convolution before the stages (Conv0.x), with as many
             filters as the first stage. Default: no such convolution.
-        stem_stride: its stride.
-        stem_pool: a 3x3 max pooling of stride 2 after it.
+        stem_stride: stride of the convolution before the stages.
+        stem_pool: whether a 3x3 max pooling of stride 2 follows that convolution.
         final_pool: False leaves out the pooling after the last stage.
         ceil_mode: halve odd sizes upwards, as in Caffe and TensorFlow, which the dissertation used.
         feature_norm: batch normalization of the features (with ``norm="batch"``). The dissertation

@@ -98,9 +98,9 @@ class ResNet(Backbone):
         block: "basic" or "bottleneck".
         shortcut: "plain", "decoupled" or "identity": the shortcut where channels or size change.
         stem_width: filters of the first convolution (Conv0.x). Default: ``widths[0]``.
-        stem_kernel: side of its kernel.
-        stem_stride: its stride.
-        stem_pool: a 3x3 max pooling of stride 2 after it.
+        stem_kernel: side of the kernel of the first convolution.
+        stem_stride: stride of the first convolution.
+        stem_pool: whether a 3x3 max pooling of stride 2 follows the first convolution.
         style: operator, norm and activation of the layers.
     """
 

@@ -36,7 +36,7 @@ def parameter_groups(
         weight_decay: of the parameters that decay.
         decay_rotations: True decays R too where nothing else restrains it, methods "none" and
             "regularized": UPT is an unconstrained R "with only weight decay" (7.5.1). "all" decays
-            every U, as the text does (F.3).
+            every U, as in the dissertation (F.3).
         lr: learning rate of plain weights. Default: groups without a rate, to be given to the
             optimizer, which is then the raw rate of rotations, too.
         optimizer: what will use the groups: "sgd" (with or without momentum), "ogd", "adam" or

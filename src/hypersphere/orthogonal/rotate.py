@@ -61,13 +61,13 @@ def rotate(
         share_blocks: True is R_s (F.33), False is R_u (F.34).
         start: "random" turns the neurons by a uniformly drawn rotation; "identity" leaves the
             weights as they are, for fine-tuning (F.8); "normal" draws the entries of U from
-            N(0, 1), as the text does (F.3).
+            N(0, 1), as in the dissertation (F.3).
         normalize: unit-norm neurons (7.3.7). Default: False with start="identity", else True.
         refine: "mhe" or "half_space_mhe" lowers the energy of the neurons first (7.3.7).
         skip: names of modules to leave alone; () for none. Default: the output layer, which is what
             declares `neuron_role = "output"`, else the last linear layer.
         learn_neurons: train v as well (Table 7.1, "FN" = N).
-        bandwidth: of method "banded": diagonals on each side of the main one.
+        bandwidth: for method "banded": diagonals on each side of the main one.
         refine_steps: gradient steps of `refine`.
         generator: source of the random rotations, on the CPU.
         learn_lengths: train the length of each neuron beside its direction. The text keeps it

@@ -128,7 +128,7 @@ class WeightRegularizer(nn.Module):
         output_layers: names of the output layers. Default: found, see
             :func:`~hypersphere.regularizers.find_neurons`.
         together: compare the filters of different groups of a convolution too.
-        seed: of the generator.
+        seed: seed of the generator.
     """
 
     def __init__(

@@ -87,7 +87,7 @@ class CoMHE(MHE):
         output_layers: names of the output layers. Default: found, see
             :func:`~hypersphere.regularizers.find_neurons`.
         together: compare the filters of different groups of a convolution too.
-        seed: of the random projections and groups.
+        seed: seed of the random projections and groups.
 
     Differs from the released code: an angle-preserving P is either unrolled or alternating, has a
     learning rate of its own, and the squared distortion (6.6) instead of its root.

@@ -91,7 +91,7 @@ def low_rank(
         rank: r of the two factors.
         only: names of layers to take, with wildcards. Default: all.
         skip: names of layers to leave out, with wildcards.
-        seed: of the random part of P_1.
+        seed: seed of the random part of P_1.
 
     Returns:
         The model.

@@ -42,7 +42,7 @@ class MHE(WeightRegularizer):
         output_layers: names of the output layers. Default: found, see
             :func:`~hypersphere.regularizers.find_neurons`.
         together: compare the filters of different groups of a convolution too.
-        seed: of the mini-batches of neurons.
+        seed: seed of the mini-batches of neurons.
         neuron_weights: for some layers, by their names, a factor beta per neuron: a large one holds
             its neuron in place (D.10).
 

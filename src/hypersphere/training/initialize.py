@@ -31,7 +31,7 @@ def initialize(
             "xavier" N(0, 2 / (fan_in + fan_out)), "normal" N(0, std^2).
         mean: added to every weight. It brings neurons closer to each other, so their energy is
             high from the start (Table 7.2).
-        std: of "normal".
+        std: standard deviation of "normal".
         normalize: bring every neuron to length 1 (7.3.7, Table 7.7), after all of the above.
         head: the class weights, too.
 

@@ -27,7 +27,7 @@ class MetricLossTerm:
     Args:
         name: "contrastive", "triplet" or "center".
         weight: factor of the loss. Default: 0.1.
-        margin: of the contrastive and the triplet loss. Default: 1.
+        margin: margin of the contrastive and the triplet loss. Default: 1.
         rate: share of the way that centers move towards their samples in an update. Default: 0.5.
     """
 

@@ -21,7 +21,7 @@ from hypersphere.registry import KINDS, entries, origin
 from hypersphere.training.sections import Section
 
 __all__ = ["NAMED_BY_OPTION", "OBJECT", "as_section", "object_of", "plain_values", "require_parts"]
-__all__ += ["place_of", "used_parts", "without_places"]
+__all__ += ["place_of", "plugins_of", "used_parts", "without_places"]
 
 # The key under which a section holds an object that was given in Python.
 OBJECT = "object"
@@ -118,6 +118,19 @@ def used_parts(config: Any) -> dict[str, dict[str, Any]]:
             if part.name == name and part.own:
                 found[f"{kind}.{name}"] = dict(origin(part.target))
     return found
+
+
+def plugins_of(config: Any) -> list[str]:
+    """The plugins that a config needs.
+
+    Args:
+        config: a config.
+
+    Returns:
+        The file of each, or its module where there is no file.
+    """
+    parts = used_parts(config).values()
+    return list(dict.fromkeys(str(part["file"] or part["module"]) for part in parts))
 
 
 def _names(config: Any) -> list[tuple[str, str]]:

@@ -320,14 +320,15 @@ def _signature(target: Callable[..., Any], skip: Sequence[str]) -> dict[str, Opt
             continue
         hint = hints.get(name, Any)
         plain = plain_type(without_range(hint))
-        if name in NAMED_BY_OPTION and plain is not Any:  # a name, or a name with settings
+        names_part = name in NAMED_BY_OPTION and plain not in (int, float)  # no margin of a hinge
+        if names_part and plain is not Any:  # a name, or a name with settings
             plain = Union[(plain, str, dict[str, Any])]  # noqa: UP007 - the type is a value
         default = _listed(_default(target, name, parameter.default))
         if plain is float and isinstance(default, int):
             default = float(default)  # a whole number as the default of a float reads back as one
         limits = range_of(hint) or _RANGES.get(name)
         found[name] = Option(
-            name, plain, default, texts.get(name, ""), _choices(name, hint), limits
+            name, plain, default, texts.get(name, ""), _choices(name, hint, names_part), limits
         )
     return found
 
@@ -341,9 +342,9 @@ def _default(target: Any, name: str, default: Any) -> Any:
     return default
 
 
-def _choices(name: str, hint: Any) -> tuple[str, ...]:
+def _choices(name: str, hint: Any, names_part: bool) -> tuple[str, ...]:
     """What a type or the register says that an option may be."""
-    if name in NAMED_BY_OPTION:
+    if names_part:
         plain = ("plain",) if name == "operator" else ()
         return (*plain, *registry.names(NAMED_BY_OPTION[name]))
     hint = without_range(hint)

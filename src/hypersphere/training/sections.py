@@ -85,12 +85,13 @@ class OptimizerConfig(Section):
         nesterov: Nesterov momentum, of SGD and OGD.
         betas: decay of the two running means of Adam and AdamW.
         eps: term added to the denominator of Adam and AdamW.
-        weight_decay: on the neurons; not on rotations, and never on k, radii and scales.
+        weight_decay: weight decay of the neurons; never of k, radii and scales, nor of rotations
+            unless decay_rotations is set.
         rotation_lr: learning rate of rotations. Default: lr.
         head_weight_decay: weight decay of the head. Default: weight_decay.
         decay_rotations: weight decay also on rotations that nothing else restrains: those of
             rotate.method "none" (UPT, 7.5.1) and "regularized"; "all" decays every rotation,
-            as the text does (F.3).
+            as in the dissertation (F.3).
         iterations: steps of OGD's fixed-point iteration (Eq. 7.6).
         others: with ogd, the optimizer of everything but its matrices.
         scale_rotations: scale the rates of rotations so that lr means for them what it means for
@@ -286,7 +287,7 @@ class DissertationConfig(Section):
         source: table or figure.
         row: entry of the table or figure.
         metric: "accuracy", "error", ..., in percent.
-        value: the number.
+        value: the number printed there.
         also: further numbers of the same run by metric, e.g. {top5_error: 21.13}.
         data: the data set of the dissertation, where the config uses another.
         note: what differs from the dissertation.

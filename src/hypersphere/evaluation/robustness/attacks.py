@@ -1,6 +1,6 @@
 """Gradient attacks within a box of half width eps: FGSM, BIM, PGD (4.6.2, C.1.2).
 
-eps and step are fractions of the pixel range, so the text's eps = 8 of 255 is 8/255.
+eps and step are fractions of the pixel range, so the dissertation's eps = 8 of 255 is 8/255.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def fgsm(
         model: any classifier; it is left as it was.
         x: (B, ...) in the model's input space.
         y: (B,) labels.
-        eps: largest change of a pixel as a fraction of the pixel range; 8/255 is the text's 8.
+        eps: largest change of a pixel, relative to the pixel range; 8/255 is the dissertation's 8.
         normalize: what the model's inputs went through, an object with `mean` and `std` on pixels
             in [0, 1] (`hypersphere.data.Normalize`) or (mean, std). Default: inputs are pixels.
         loss: what is raised; `training_loss` is the model's own, with margin.
@@ -137,7 +137,7 @@ def bim(
         model: any classifier; it is left as it was.
         x: (B, ...) in the model's input space.
         y: (B,) labels.
-        eps: largest change of a pixel as a fraction of the pixel range; 8/255 is the text's 8.
+        eps: largest change of a pixel, relative to the pixel range; 8/255 is the dissertation's 8.
         step: size of a step, as a fraction of the pixel range.
         steps: how many steps.
         start: where to begin, of the shape of x. Default: x.
@@ -185,7 +185,7 @@ def pgd(
         model: any classifier; it is left as it was.
         x: (B, ...) in the model's input space.
         y: (B,) labels.
-        eps: largest change of a pixel as a fraction of the pixel range; 8/255 is the text's 8.
+        eps: largest change of a pixel, relative to the pixel range; 8/255 is the dissertation's 8.
         step: size of a step, as a fraction of the pixel range.
         steps: how many steps.
         restarts: how many random points are tried.

@@ -38,7 +38,7 @@ def attack(
         x: (B, C, H, W) in the model's input space.
         y: (B,) labels.
         method: "fgsm", "bim", "pgd", "deepfool_l2", "deepfool_linf", or "none".
-        eps: largest change of a pixel as a fraction of the pixel range: 8/255 is the text's 8.
+        eps: largest change of a pixel, relative to the pixel range: 8/255 is the dissertation's 8.
             DeepFool has no bound and ignores it.
         step: size of a step of BIM and PGD, as a fraction of the pixel range.
         steps: how many steps of the iterative attacks. Default: 20, and at most 50 for DeepFool
@@ -179,7 +179,7 @@ def robustness(
         normalize: what the model's inputs went through, as in `attack`.
         source_normalize: that of the source. Default: the same.
         loss: what FGSM, BIM and PGD raise.
-        seed: of PGD's random points.
+        seed: seed of PGD's random points.
         progress: called with the number of samples done.
 
     Returns:
