@@ -57,6 +57,12 @@ class Angular(nn.Module):
         super().__init__()
         if kind is not None:
             self._name = kind
+        own = ("value", "forward", "kind")
+        if self._name is None and all(getattr(type(self), n) is getattr(Angular, n) for n in own):
+            raise TypeError(
+                f"{type(self).__name__} has to define value(self, cos), its g as a function of "
+                f"cos(theta)"
+            )
         # Named formulas are looked up once; they have no state to share.
         self._formula = None if self._name is None else angular_function(self._name)
 

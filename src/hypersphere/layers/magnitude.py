@@ -62,6 +62,11 @@ class Magnitude(nn.Module):
         super().__init__()
         if kind is not None:
             self._name = kind
+        own = ("value", "forward", "kind")
+        if self._name is None and all(getattr(type(self), n) is getattr(Magnitude, n) for n in own):
+            raise TypeError(
+                f"{type(self).__name__} has to define value(self, norm), its h as a function of |x|"
+            )
         # Named formulas are looked up once; they have no state to share.
         self._formula = None if self._name is None else magnitude_function(self._name)
         used = self.formula.check(alpha, beta, 1.0)
