@@ -53,7 +53,7 @@ def check_version() -> None:
 
 
 def set_up(extra: str) -> None:
-    """Create .venv and install hypersphere[extra] under constraints.txt, once per change."""
+    """Create .venv and install torch-hypersphere[extra] under constraints.txt, once per change."""
     check_version()
     stamp = VENV / f".installed-{extra}"
     inputs = [ROOT / "constraints.txt", ROOT / "pyproject.toml"]
@@ -67,7 +67,7 @@ def set_up(extra: str) -> None:
     if not VENV.exists():
         print(f"creating {VENV.name} with Python {sys.version.split()[0]}", flush=True)
         subprocess.run([sys.executable, "-m", "venv", str(VENV)], check=True)
-    print(f"installing hypersphere[{extra}] as pinned in constraints.txt", flush=True)
+    print(f"installing torch-hypersphere[{extra}] as pinned in constraints.txt", flush=True)
     # torch is asked for by its exact version too: a range would make pip look at newer builds.
     torch = next(p for p in inputs[0].read_text().splitlines() if p.startswith("torch=="))
     install = [str(PYTHON), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]

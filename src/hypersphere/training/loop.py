@@ -210,8 +210,8 @@ def test(run: Run, elapsed: float, progress: Progress) -> None:
         if run.folder.write:
             save_weights(run.folder.best / "model.safetensors", tensors)
     run.folder.json("summary.json", {"last": record, "best": run.best})
-    text = "  ".join(f"{k} {v:.4f}" for k, v in values.items() if isinstance(v, float))
-    progress.say(f"test at step {run.step}: {text}")
+    shown = {k: v for k, v in values.items() if isinstance(v, float)}
+    progress.tested(run.step, shown, best=run.best is record)
 
 
 class _Timer:
