@@ -4,6 +4,7 @@
     python3 dev.py test  [--fast] [arguments of pytest]       the tests
     python3 dev.py test  --portable [SETTING]                 the fast tests as on other processors
     python3 dev.py check                                      lint, format, types, doctests, wheel
+    python3 dev.py docs                                       the pages as a site: build/site
     python3 dev.py run   COMMAND [arguments]                  anything inside the environment
 
 Needs nothing but Python with pip and venv.
@@ -117,7 +118,7 @@ def portable(arguments: list[str]) -> int:
 
 
 def main(arguments: list[str]) -> int:
-    if not arguments or arguments[0] not in ("train", "test", "check", "run"):
+    if not arguments or arguments[0] not in ("train", "test", "check", "docs", "run"):
         print(__doc__)
         return 0 if arguments and arguments[0] in ("-h", "--help") else 2
     job, *rest = arguments
@@ -126,6 +127,8 @@ def main(arguments: list[str]) -> int:
         return run(str(PYTHON), "-m", "hypersphere", "train", *rest)
     if job == "test":
         return portable(rest[1:]) if rest[:1] == ["--portable"] else test(rest)
+    if job == "docs":
+        return run(str(PYTHON), "docs/site.py", *rest)
     if job == "check":
         return run("bash", ".ci/check")
     if not rest:

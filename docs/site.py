@@ -1,4 +1,4 @@
-"""Build the pages as a site that works offline: `python3 dev.py docs`, or `python docs/site.py [FOLDER]`.
+"""Build the pages as a site that works offline: `python3 dev.py docs`, `python docs/site.py DIR`.
 
 The pages of docs/ are taken as they are. Beside them stand pages made here: the API of every public
 name from its docstring, and the index of equations. Warnings are errors.
@@ -16,7 +16,15 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE, SITE = ROOT / "build" / "site-source", ROOT / "build" / "site"
 # Packages in the order in which data flows through them.
-PACKAGES = ("functional", "layers", "heads", "regularizers", "orthogonal", "distributions", "models")
+PACKAGES = (
+    "functional",
+    "layers",
+    "heads",
+    "regularizers",
+    "orthogonal",
+    "distributions",
+    "models",
+)
 PACKAGES += ("data", "training", "evaluation", "reports", "integrations")
 CHAPTERS = {
     "Start": ("index", "tutorials/*"),
@@ -68,7 +76,7 @@ def write_api(folder: Path) -> list[str]:
         Their names.
     """
     folder.mkdir(parents=True)
-    written = []
+    written, shown = [], set()
     for package in PACKAGES:
         try:
             module = importlib.import_module(f"hypersphere.{package}")
@@ -77,7 +85,10 @@ def write_api(folder: Path) -> list[str]:
         title = f"hypersphere.{package}"
         lines = [title, "=" * len(title), "", *_first_lines(module), ""]
         for name in sorted(module.__all__, key=str.lower):
-            lines += _directive(f"{title}.{name}", getattr(module, name))
+            value = getattr(module, name)
+            if id(value) not in shown:  # one thing may be public in two packages, such as Margin
+                lines += _directive(f"{title}.{name}", value)
+            shown.add(id(value))
         (folder / f"{package}.rst").write_text("\n".join(lines) + "\n")
         written.append(f"api/{package}")
     return written
@@ -94,8 +105,10 @@ def _directive(path: str, value: object) -> list[str]:
         return []
     if inspect.isclass(value):
         return [f".. autoclass:: {path}", "   :members:", "   :show-inheritance:", ""]
-    kind = "autofunction" if callable(value) and not isinstance(value, type) else "autodata"
-    return [f".. {kind}:: {path}", ""]
+    if callable(value) and hasattr(value, "__name__"):
+        return [f".. autofunction:: {path}", ""]
+    # A type alias or a constant: its docstring would be that of its type.
+    return [f".. py:data:: {path}", "", f"   ``{type(value).__name__}``", ""]
 
 
 def _close(index: Path, api: list[str]) -> None:
