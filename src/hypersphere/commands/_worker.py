@@ -1,4 +1,4 @@
-"""`python -m hypersphere.commands._worker`: command lines one after the other in one process.
+"""`python -m hypersphere.commands._worker`: one run of `train` after the other in one process.
 
 A campaign has many short runs, and starting Python and torch takes as long as some of them. Each
 line of the input is a JSON object {"arguments": [...], "log": FILE}; its exit code is the answer.
@@ -11,18 +11,18 @@ import json
 import os
 import sys
 
-from hypersphere.cli import main
+from hypersphere.commands.train import main
 
 
 def work() -> int:
-    """Run every command line of the input; what they print goes to their logs."""
+    """Train what the input asks for; what the runs print goes to their logs."""
     answers = os.fdopen(os.dup(1), "w")
     for line in sys.stdin:
         task = json.loads(line)
         with open(task["log"], "ab") as log:
             for stream in (1, 2):
                 os.dup2(log.fileno(), stream)
-        sys.argv = ["hypersphere", *task["arguments"]]  # what the run's record quotes
+        sys.argv = ["hypersphere", "train", *task["arguments"]]  # what the run's record quotes
         try:
             code = main(task["arguments"])
         except SystemExit as end:

@@ -126,7 +126,7 @@ def claims_table(records: Sequence[Mapping[str, Any]]) -> str:
         The table and the count of verdicts.
     """
     lines = [
-        "| claim | source | compared | text | ours | verdict | of the text's gain | seeds | minutes |",
+        "| claim | source | compared | text | ours | verdict | of text's gain | seeds | minutes |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for record in records:
@@ -175,8 +175,8 @@ def claims_section(record: Mapping[str, Any]) -> str:
     parts.append(_method_lines(record))
     seen = record["hardware"]
     parts.append(
-        f"`{record['command']}`; {record['minutes']:.0f} minutes on one core ({seen['processor']}), "
-        f"torch {record['versions'].get('torch', '?')}."
+        f"`{record['command']}`; {record['minutes']:.0f} minutes on one core "
+        f"({seen['processor']}), torch {record['versions'].get('torch', '?')}."
     )
     return "\n\n".join(parts)
 

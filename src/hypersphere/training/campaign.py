@@ -160,7 +160,7 @@ class _Worker:
         begun = (run.folder / "run.json").exists()
         what = ["--resume", str(run.folder)] if begun else [str(run.config)]
         where = [] if begun else ["--run.folder", str(run.folder)]
-        arguments = ["train", *what, *where, *run.options]
+        arguments = [*what, *where, *run.options]
         log = _log(run)
         log.parent.mkdir(parents=True, exist_ok=True)
         # A plugin is imported once per process: with one, each run has a process of its own.
