@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import sys
@@ -15,6 +16,7 @@ from hypersphere.commands._comparison import is_share
 from hypersphere.commands._yaml import ConfigError
 from hypersphere.commands.compare import Arguments, Comparison
 from hypersphere.reports.claims import claims_folder, read_claims, terminal_table
+from hypersphere.training.config import Config
 from hypersphere.training.interrupt import Interrupted
 from hypersphere.training.run.checkpoint import RunError, write_atomically
 from hypersphere.training.run.folder import describe_run
@@ -120,6 +122,10 @@ class ClaimTest(Comparison):
         )
         super().__init__(arguments, claim.command)
 
+    def _place(self, place: Path, config: Config) -> Path:
+        """A folder that the settings name: claims share the runs that they have in common."""
+        return self.arguments.folder.parent / "runs" / _fingerprint(config)
+
     def _record(self) -> None:
         super()._record()
         text = json.dumps(self.record(), indent=1) + "\n"
@@ -183,6 +189,16 @@ class ClaimTest(Comparison):
             "tuning": method.tuning,
             "chosen": method.chosen,
         }
+
+
+def _fingerprint(config: Config) -> str:
+    """A name for the settings that decide on the outcome of a run."""
+    values = _settings(config.to_dict())
+    values["train"] = {k: v for k, v in values["train"].items() if k not in ("threads", "quiet")}
+    if values["schedule"]["name"] == "cosine":  # the other settings are of other schedules
+        values["schedule"] = {k: values["schedule"][k] for k in ("name", "warmup", "end")}
+    text = json.dumps(values, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def _flags(options: Any) -> list[str]:

@@ -87,7 +87,7 @@ def main(argv: Sequence[str]) -> int:
         return 0
     try:
         arguments = _arguments(take_plugins(argv))
-        arguments.plugins = [_place(name) for name in given_plugins(argv)]
+        arguments.plugins = [_whole_path(name) for name in given_plugins(argv)]
         comparison = Comparison(arguments, shlex.join(["hypersphere", "compare", *argv]))
         comparison.run()
     except _config.ConfigError as error:
@@ -201,7 +201,7 @@ class Comparison:
 
     def _plan(self, place: Path, config: Config) -> PlannedRun:
         """A run of exactly this config: its file, and a folder that holds no other run."""
-        _refuse_other(place, config)
+        place = self._place(place, config)
         file = place.parent / "configs" / f"{place.name}.yaml"
         file.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(file, _config.dump(config))
@@ -209,6 +209,11 @@ class Comparison:
         alone = self.arguments.jobs > 1 or self.arguments.one_thread
         threads = ["--train.threads", "1"] if alone else []
         return PlannedRun(place.name, place, file, (*plugins, *threads, "--train.quiet", "true"))
+
+    def _place(self, place: Path, config: Config) -> Path:
+        """Where a run goes: a folder that is empty or holds this very run."""
+        _refuse_other(place, config)
+        return place
 
     def _value(self, how: Ended, kind: str, metric: str, name: str) -> float | None:
         if how.diverged is not None:
@@ -324,7 +329,7 @@ def _settings(values: dict[str, Any]) -> dict[str, Any]:
     return values
 
 
-def _place(plugin: str) -> str:
+def _whole_path(plugin: str) -> str:
     """A plugin as another process finds it: a file by its whole path, a module by its name."""
     path = Path(plugin)
     return str(path.resolve()) if path.is_file() else plugin
