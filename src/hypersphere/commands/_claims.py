@@ -19,6 +19,8 @@ from hypersphere.evaluation.paired import paired_difference, verdict
 from hypersphere.registry import unknown_name
 from hypersphere.training.campaign import Ended
 
+ENOUGH = 5  # seeds for a verdict; more make its interval narrower
+
 __all__ = ["Claim", "Contrast", "MethodSpec", "claim_names", "compared", "read_claim"]
 
 
@@ -162,7 +164,7 @@ def compared(
         ended: how each run ended, by method and seed.
 
     Returns:
-        Values per seed, mean, interval, verdict ("unfinished" before all seeds are there) and the
+        Values per seed, mean, interval, verdict ("unfinished" before five seeds are there) and the
         share of the text's gain. Shares of samples are in percent.
     """
     scale = 100.0 if is_share(contrast.metric) else 1.0
@@ -191,7 +193,7 @@ def compared(
         record["mean"] = round(found.mean, 4)
         if len(pairs) > 1:
             record["low"], record["high"] = round(found.low, 4), round(found.high, 4)
-        if len(values) == claim.seeds and len(pairs) > 2:
+        if len(values) >= min(claim.seeds, ENOUGH) and len(pairs) > 2:
             record["verdict"] = verdict(found, contrast.claimed)
         if contrast.text:
             record["share_of_text"] = round(found.mean / contrast.text, 3)

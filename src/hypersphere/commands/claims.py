@@ -119,6 +119,7 @@ class ClaimTest(Comparison):
             options=[_flags(method.options) for method in methods],
             tuning_metric=claim.tune_by,
             one_thread=True,
+            divergence_counts=claim.not_converged is not None,
         )
         super().__init__(arguments, claim.command)
 

@@ -79,6 +79,7 @@ class Arguments:
     options: list[list[str]] = field(default_factory=list)
     tuning_metric: str | None = None
     one_thread: bool = False
+    divergence_counts: bool = False
 
 
 def main(argv: Sequence[str]) -> int:
@@ -190,7 +191,9 @@ class Comparison:
         for method, grid in zip(self.methods, self.grids, strict=True):
             method.tuning.sort(key=lambda trial, grid=grid: grid.index(trial["values"]))  # type: ignore[misc]
             found = [trial for trial in method.tuning if trial["value"] is not None]
-            if method.tuning and not found:
+            if method.tuning and not found and self.arguments.divergence_counts:
+                method.chosen = grid[0]  # nothing works: the seeds will show that
+            elif method.tuning and not found:
                 raise ValueError(f"no run of {method.name} converged in tuning: try other values")
             if found:
                 sign = 1 if better(found[0]["metric"]) == "lower" else -1
