@@ -3,7 +3,8 @@
 A page marks the place:  <!-- table: benchmarks/layers -->  ...  <!-- end -->
 and gets, between the marks, the tables of results/benchmarks/layers.json and the command that
 made them; a file written by `hypersphere compare` becomes a table beside the dissertation's.
-Numbers are never typed by hand.
+`claims` is the table and the sections of results/claims, `claims-count` its count of verdicts;
+docs/figures/make_claims.py draws the pictures. Numbers are never typed by hand.
 """
 
 from __future__ import annotations
@@ -56,8 +57,26 @@ def tables(record: dict) -> str:
     return markdown_table(record)
 
 
+def claims(kind: str) -> str:
+    """All claims with their sections, or the sentence that counts the verdicts."""
+    from hypersphere.reports.claims import claims_section, claims_table, read_claims, verdict_counts
+
+    records = read_claims(ROOT / "results" / "claims")
+    if kind == "claims":
+        return "\n\n".join([claims_table(records), *map(claims_section, records)])
+    counts = verdict_counts(records)
+    told = sum(counts[name] for name in ("holds", "open", "reversed"))
+    return (
+        f"Of {told} claims of the dissertation tested so far, with equal tuning and paired seeds, "
+        f"{counts['holds']} hold, {counts['open']} are open and {counts['reversed']} are reversed "
+        "at the scale of two cores: [docs/results.md](docs/results.md), `hypersphere claims`."
+    )
+
+
 def fill(text: str) -> str:
     def replace(match: re.Match[str]) -> str:
+        if match[2] in ("claims", "claims-count"):
+            return f"{match[1]}{claims(match[2])}\n{match[3]}"
         path = ROOT / "results" / f"{match[2]}.json"
         body = tables(json.loads(path.read_text())) if path.exists() else "*(not measured yet)*"
         return f"{match[1]}{body}\n{match[3]}"

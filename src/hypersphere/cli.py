@@ -16,6 +16,7 @@ COMMANDS = {
     "train": "train a model from a config; without one, the example of letters",
     "evaluate": "verification, identification, robustness and more, from a run or from features",
     "compare": "several configs over several seeds: mean and deviation, last and best",
+    "claims": "which claims of the dissertation hold: the verdicts, and the runs behind them",
     "sweep": "search over settings by cross-validation",
     "report": "one HTML page for a run or for several side by side",
     "gallery": "enroll, identify and verify people or things by their features",

@@ -56,7 +56,9 @@ def metric_value(summary: Mapping[str, Any], kind: str, metric: str, name: str) 
     Args:
         summary: what summary.json says.
         kind: "last" or "best".
-        metric: of the test, or "verification_accuracy", "verification_eer", "verification_auc".
+        metric: of the test, of what hooks measured at the end ("energy_change", "fgsm_accuracy"),
+            or "verification_accuracy", "verification_eer", "verification_auc", or of few-shot
+            methods "baseline_accuracy", "baseline++_accuracy".
         name: of the method, for the message.
 
     Raises:
@@ -65,6 +67,9 @@ def metric_value(summary: Mapping[str, Any], kind: str, metric: str, name: str) 
     values = dict(summary.get(kind, {}))
     for key, value in (summary.get("verification") or {}).items():
         values[f"verification_{key}"] = value
+    for method, found in (summary.get("few_shot") or {}).items():
+        values[f"{method}_accuracy"] = found["accuracy"]
+    values.update(summary.get("measured") or {})
     if metric not in values:
         known = ", ".join(k for k in values if k != "step")
         raise ValueError(f"the test of {name} has no {metric!r}; it has: {known}")

@@ -8,7 +8,7 @@ hooks (`hooks.py`), plain objects of which any of these methods is called if it 
     start(run)                  change_batch(run, batch) -> batch
     before_update(run)          terms(run, batch, outputs, final) -> {name: tensor}
     after_update(run)           log(run) -> {name: value}
-    finish(run)
+    finish(run)                 summarize(run) -> {name: value} for summary.json
     state_dict()   load_state_dict(state)
 
 A batch may be processed in parts (`accumulate`); `final` tells a hook that this is the last of
