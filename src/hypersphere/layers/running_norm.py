@@ -50,21 +50,34 @@ class RunningNorm(nn.Module):
             return self.mean
         if self.sync and distributed.is_available() and distributed.is_initialized():
             total = _SumOverProcesses.apply(norm.sum())  # type: ignore[no-untyped-call]
-            patches = _SumOverProcesses.apply(norm.new_tensor(float(norm.numel())))  # type: ignore[no-untyped-call]
+            patches = _SumOverProcesses.apply(norm.new_full((), norm.numel()))  # type: ignore[no-untyped-call]
             mean = total / patches.clamp_min(1)
         else:
-            mean = norm.sum() / max(1, norm.numel())
+            mean = norm.mean() if norm.numel() else norm.sum()
+        # An empty or an all-zero batch has no scale to tell: the mean so far stands for its own.
         seen = mean > 0
-        with torch.no_grad():  # an empty or an all-zero batch has no scale to tell
-            self.batches += seen
-            # In the type of the mean: 1 / count of whole numbers would be a float32.
-            count = self.batches.clamp_min(1).to(self.mean.dtype)
-            weight = count.reciprocal().clamp_min_(self.momentum).mul_(seen)
-            self.mean.lerp_(mean.to(self.mean.dtype), weight)
-        return torch.where(seen, mean, torch.ones_like(mean))
+        mean = torch.where(seen, mean, self.mean.to(mean.dtype))
+        if is_first_forward():
+            with torch.no_grad():
+                self._count(mean, seen)
+        return mean
+
+    def _count(self, mean: Tensor, seen: Tensor) -> None:
+        """Move the running mean towards the mean of a new batch."""
+        self.batches += seen
+        # In the type of the mean: 1 / count of whole numbers would be a float32.
+        exact = self.mean.dtype == torch.float32
+        count = self.batches if exact else self.batches.to(self.mean.dtype)
+        weight = count.reciprocal().clamp_(self.momentum, 1)
+        self.mean.lerp_(mean.to(self.mean.dtype), weight)
 
     def extra_repr(self) -> str:
         return f"momentum={self.momentum:g}, sync={self.sync}"
+
+
+def is_first_forward() -> bool:
+    """False while a backward computes a part of the forward again (activation checkpointing)."""
+    return torch.compiler.is_compiling() or torch._C._current_graph_task_id() == -1
 
 
 class _SumOverProcesses(torch.autograd.Function):
