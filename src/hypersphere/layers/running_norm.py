@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, distributed, nn
 
+from ..functional.mean_norm import batch_mean, follow
+
 __all__ = ["RunningNorm"]
 
 
@@ -48,28 +50,12 @@ class RunningNorm(nn.Module):
     def forward(self, norm: Tensor) -> Tensor:
         if not self.training:
             return self.mean
+        state = (self.mean, self.batches, self.momentum, is_first_forward())
         if self.sync and distributed.is_available() and distributed.is_initialized():
             total = _SumOverProcesses.apply(norm.sum())  # type: ignore[no-untyped-call]
             patches = _SumOverProcesses.apply(norm.new_full((), norm.numel()))  # type: ignore[no-untyped-call]
-            mean = total / patches.clamp_min(1)
-        else:
-            mean = norm.mean() if norm.numel() else norm.sum()
-        # An empty or an all-zero batch has no scale to tell: the mean so far stands for its own.
-        seen = mean > 0
-        mean = torch.where(seen, mean, self.mean.to(mean.dtype))
-        if is_first_forward():
-            with torch.no_grad():
-                self._count(mean, seen)
-        return mean
-
-    def _count(self, mean: Tensor, seen: Tensor) -> None:
-        """Move the running mean towards the mean of a new batch."""
-        self.batches += seen
-        # In the type of the mean: 1 / count of whole numbers would be a float32.
-        exact = self.mean.dtype == torch.float32
-        count = self.batches if exact else self.batches.to(self.mean.dtype)
-        weight = count.reciprocal().clamp_(self.momentum, 1)
-        self.mean.lerp_(mean.to(self.mean.dtype), weight)
+            return follow(total / patches.clamp_min(1), *state)
+        return batch_mean(norm, *state)
 
     def extra_repr(self) -> str:
         return f"momentum={self.momentum:g}, sync={self.sync}"

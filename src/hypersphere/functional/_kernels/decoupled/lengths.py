@@ -212,7 +212,7 @@ class _OverAlpha(FilterLengths):
         return self.floored.reciprocal()
 
     def radius_gradient(self, sums: Tensor, radius: Tensor, factor: float) -> Tensor:
-        return sums / radius if factor == -1 else sums * (-factor / radius)
+        return sums / radius * -factor
 
 
 class TiledBall(_OverAlpha):
