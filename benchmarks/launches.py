@@ -142,7 +142,7 @@ def main() -> int:
         "Reads and writes of an output beyond the convolution's own, with Triton": pass_rows(),
         "Values waited for in one training step": wait_rows(),
     }
-    return 0 if write("launches", tables) else 1
+    return 0 if write("launches", tables, measured=False) else 1
 
 
 if __name__ == "__main__":
