@@ -6,11 +6,12 @@
 >>> model = hs.orthogonal.fold(model)                        # plain layers again
 """
 
+from .butterfly import Butterfly
+from .costs import memory_estimate
 from .diagnostics import (
     RotatedLayer,
     RotationReport,
     energies,
-    memory_estimate,
     orthogonality_error,
     orthogonality_penalty,
     report,
@@ -18,27 +19,41 @@ from .diagnostics import (
 from .fold import add_task, fold, use_task
 from .groups import parameter_groups
 from .ogd import OGD
-from .rotate import rotate
+from .plan import PlannedLayer, RotationPlan
+from .reflections import Reflections
+from .restart import restart
+from .rotate import plan_rotation, rotate
 from .rotation import Matrix, Rotation
+from .two_sided import TwoSided
 
 # The former name.
 LayerReport = RotatedLayer
+# What `rotate` would do, in the word one looks for.
+describe = plan_rotation
 
 __all__ = [
     "OGD",
+    "Butterfly",
     "LayerReport",
     "Matrix",
+    "PlannedLayer",
+    "Reflections",
     "RotatedLayer",
     "Rotation",
+    "RotationPlan",
     "RotationReport",
+    "TwoSided",
     "add_task",
+    "describe",
     "energies",
     "fold",
     "memory_estimate",
     "orthogonality_error",
     "orthogonality_penalty",
     "parameter_groups",
+    "plan_rotation",
     "report",
+    "restart",
     "rotate",
     "use_task",
 ]
