@@ -8,7 +8,7 @@ Directions carry the meaning, lengths do not. The package has four parts, each u
 - ``hypersphere.orthogonal``: training that rotates all neurons of a layer together;
 
 with the distributions of directions (``distributions``) and the system around them: ``models``,
-``data``, ``training``, ``evaluation``, ``reports``.
+``data``, ``training``, ``evaluation``, ``reports``; ``integrations`` is for other people's loops.
 
 Subpackages open on first use, so ``import hypersphere`` costs nothing beyond the name:
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         evaluation,
         functional,
         heads,
+        integrations,
         layers,
         models,
         orthogonal,
@@ -46,6 +47,7 @@ _SUBPACKAGES = (
     "evaluation",
     "functional",
     "heads",
+    "integrations",
     "layers",
     "models",
     "orthogonal",
@@ -61,6 +63,7 @@ __all__ = [
     "evaluation",
     "functional",
     "heads",
+    "integrations",
     "layers",
     "models",
     "orthogonal",

@@ -6,6 +6,7 @@
 >>> model = hs.orthogonal.fold(model)                        # plain layers again
 """
 
+from .adapters import Adapter, load_adapter, merge, save_adapter
 from .diagnostics import (
     RotatedLayer,
     RotationReport,
@@ -18,6 +19,7 @@ from .diagnostics import (
 from .fold import add_task, fold, use_task
 from .groups import parameter_groups
 from .ogd import OGD
+from .pretrained import folded_state
 from .rotate import rotate
 from .rotation import Matrix, Rotation
 
@@ -26,6 +28,7 @@ LayerReport = RotatedLayer
 
 __all__ = [
     "OGD",
+    "Adapter",
     "LayerReport",
     "Matrix",
     "RotatedLayer",
@@ -34,11 +37,15 @@ __all__ = [
     "add_task",
     "energies",
     "fold",
+    "folded_state",
+    "load_adapter",
     "memory_estimate",
+    "merge",
     "orthogonality_error",
     "orthogonality_penalty",
     "parameter_groups",
     "report",
     "rotate",
+    "save_adapter",
     "use_task",
 ]

@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from .rotation import required_rotations
+from .task_values import exchange_values
 
 
 @torch.no_grad()
@@ -92,7 +93,8 @@ def use_task(model: nn.Module, name: str) -> nn.Module:
     """Make `name` the current task: its R turns the neurons, and is the one that is trained.
 
     The task every rotated model starts with is called "default". Give the optimizer the
-    parameters of a task after making it current (`parameter_groups(model)`).
+    parameters of a task after making it current (`parameter_groups(model)`). What else its adapter
+    brought (:func:`load_adapter`: classifier, norms) takes its place, too.
 
     Args:
         model: a rotated model.
@@ -101,6 +103,9 @@ def use_task(model: nn.Module, name: str) -> nn.Module:
     Returns:
         The model.
     """
-    for _, _, _, rotation in required_rotations(model):
+    found = required_rotations(model)
+    before = found[0][3].task
+    for _, _, _, rotation in found:
         rotation.use_task(name)
+    exchange_values(model, before, name)
     return model

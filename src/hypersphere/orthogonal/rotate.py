@@ -17,6 +17,7 @@ from ..functional import random_rotation
 from ..registry import nearest
 from .diagnostics import energy, memory_estimate
 from .matrices import CONSTRUCTED, METHODS, TAKES_ROTATION, neutral
+from .pretrained import install_plain_files
 from .refine import REFINEMENTS, refine_neurons
 from .rotation import Function, Matrix, Rotation
 from .sites import FilterMatrix, Site, chosen_sites
@@ -129,6 +130,7 @@ def rotate(
         )
         chain: Any = cast(Any, site.module.parametrizations)[site.parameter]
         chain.original.requires_grad_(learn_neurons)
+    install_plain_files(model)
     return model
 
 
