@@ -113,7 +113,9 @@ def wrap_rows() -> list[Row]:
             start = time.perf_counter()
             make(layer)
             best = min(best, time.perf_counter() - start)
-        rows.append(Row(name, seconds=best, value=best, unit="s", limit=0.1 if name == "ours" else None))
+        rows.append(
+            Row(name, seconds=best, value=best, unit="s", limit=0.1 if name == "ours" else None)
+        )
     return rows
 
 
@@ -133,7 +135,9 @@ def main() -> int:
         BLOCKS,
         1 / 3,
     )
-    tables["convolution 3 x 3, 64 channels, 16 blocks, 8 pictures (PEFT's output is wrong)"] = convolution
+    tables["convolution 3 x 3, 64 channels, 16 blocks, 8 pictures (PEFT's output is wrong)"] = (
+        convolution
+    )
     tables["peak memory, linear 2048, 64 blocks, 1,024 rows"] = memory_rows()
     tables["wrapping a linear layer of 4096 x 4096 in 128 blocks"] = wrap_rows()
     return 0 if write("finetuning", tables) else 1

@@ -73,7 +73,7 @@ class RotationCallback(_Base):  # type: ignore[misc]
             return
         given = self.resume_from or getattr(args, "resume_from_checkpoint", None)
         known = isinstance(given, (str, os.PathLike)) and str(given) not in ("True", "true")
-        folder = Path(given) if known else _own_checkpoint(args, state)
+        folder = Path(str(given)) if known else _own_checkpoint(args, state)
         if not (folder / FOLDER).is_dir():
             raise FileNotFoundError(
                 f"the run resumes at step {state.global_step}, and {folder / FOLDER} is not there: "

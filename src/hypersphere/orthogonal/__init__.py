@@ -7,11 +7,12 @@
 """
 
 from .adapters import Adapter, load_adapter, merge, save_adapter
+from .butterfly import Butterfly
+from .costs import memory_estimate
 from .diagnostics import (
     RotatedLayer,
     RotationReport,
     energies,
-    memory_estimate,
     orthogonality_error,
     orthogonality_penalty,
     report,
@@ -19,9 +20,13 @@ from .diagnostics import (
 from .fold import add_task, fold, use_task
 from .groups import parameter_groups
 from .ogd import OGD
+from .plan import PlannedLayer, RotationPlan
 from .pretrained import folded_state
-from .rotate import rotate
+from .reflections import Reflections
+from .restart import restart
+from .rotate import describe, rotate
 from .rotation import Matrix, Rotation
+from .two_sided import TwoSided
 
 # The former name.
 LayerReport = RotatedLayer
@@ -29,12 +34,18 @@ LayerReport = RotatedLayer
 __all__ = [
     "OGD",
     "Adapter",
+    "Butterfly",
     "LayerReport",
     "Matrix",
+    "PlannedLayer",
+    "Reflections",
     "RotatedLayer",
     "Rotation",
+    "RotationPlan",
     "RotationReport",
+    "TwoSided",
     "add_task",
+    "describe",
     "energies",
     "fold",
     "folded_state",
@@ -45,6 +56,7 @@ __all__ = [
     "orthogonality_penalty",
     "parameter_groups",
     "report",
+    "restart",
     "rotate",
     "save_adapter",
     "use_task",

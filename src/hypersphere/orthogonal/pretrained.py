@@ -15,9 +15,11 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from .rotation import Rotation, rotations
+from .fold import why_not_written
+from .input_side import effective_weight
+from .rotation import INPUT_ROTATION, rotations
 
-__all__ = ["folded_state", "install_plain_files"]
+__all__ = ["folded_state", "install_plain_files", "whole"]
 
 
 def install_plain_files(model: nn.Module) -> None:
@@ -33,7 +35,7 @@ def install_plain_files(model: nn.Module) -> None:
             module.__dict__["save_pretrained"] = MethodType(_save_folded, module)
     for _, module, _, _ in rotations(model):
         if _load_plain not in _hooks(module):
-            module.register_load_state_dict_pre_hook(_load_plain)
+            cast(Any, module).register_load_state_dict_pre_hook(_load_plain)
 
 
 def _hooks(module: nn.Module) -> list[object]:
@@ -52,23 +54,53 @@ def folded_state(model: nn.Module, state: dict[str, Any] | None = None) -> dict[
     Returns:
         A state dict with the keys of the plain model.
 
+    Raises:
+        ValueError: if R cannot be multiplied into a weight, because it is quantized or tied to
+            another one.
+
     >>> from hypersphere.orthogonal import rotate
     >>> list(folded_state(rotate(nn.Linear(6, 4))))
     ['weight', 'bias']
     """
     found = dict(model.state_dict() if state is None else state)
     names = {id(module): name for name, module in model.named_modules()}
-    for _, module, parameter, _ in rotations(model):
+    for label, module, parameter, rotation in rotations(model):
         before = f"{names[id(module)]}." if names[id(module)] else ""
         inner = f"{before}parametrizations.{parameter}."
-        if any(key.startswith(inner) for key in found):
-            weight: Tensor = getattr(module, parameter)
-            gather = getattr(weight, "full_tensor", None)
-            value = weight.detach() if gather is None else cast(Tensor, gather())
-            plain = {k: v for k, v in found.items() if not k.startswith(inner)}
-            at = next((k for k in plain if before and k.startswith(before)), None)
-            found = _insert(plain, at, f"{before}{parameter}", value.clone())
+        if rotation.side == "input":
+            inner = f"{before}{INPUT_ROTATION}."
+        if not any(key.startswith(inner) for key in found):
+            continue
+        why = why_not_written(module, parameter, rotation) or _tie(model, module, parameter)
+        if why:
+            raise ValueError(
+                f"the rotation of {label} cannot be multiplied into its weight ({why}); keep what "
+                f"was trained with hypersphere.orthogonal.save_adapter(model, folder), which "
+                f"load_adapter(base, folder) reads"
+            )
+        weight = whole(effective_weight(module, parameter, rotation)).detach().clone()
+        plain = {k: v for k, v in found.items() if not k.startswith(inner)}
+        if before + parameter in plain:
+            found = {**plain, before + parameter: weight}
+            continue
+        at = next((k for k in plain if before and k.startswith(before)), None)
+        found = _insert(plain, at, before + parameter, weight)
     return found
+
+
+def whole(value: Tensor) -> Tensor:
+    """A tensor with all its rows: one that FSDP2 has sharded is gathered, by all processes."""
+    full = getattr(value, "full_tensor", None)
+    return value if full is None else cast(Tensor, full())
+
+
+def _tie(model: nn.Module, module: nn.Module, parameter: str) -> str:
+    """Which other name the weight of an input rotation has; empty if none."""
+    own = module._parameters.get(parameter)
+    if own is None:
+        return ""
+    names = [n for n, p in model.named_parameters(remove_duplicate=False) if p is own]
+    return f"{' and '.join(names)} are one tied weight" if len(names) > 1 else ""
 
 
 def _insert(state: dict[str, Any], at: str | None, key: str, value: Tensor) -> dict[str, Any]:
@@ -104,21 +136,30 @@ def _save_folded(
     )
 
 
+# Note [Neurons of the base]
+# The Trainer of Hugging Face reads back the folded weights it wrote. The callback that has written
+# R beside them brings it afterwards, and then the neurons have to be those of the base.
+
+
 @torch.no_grad()
-def _load_plain(module: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
+def _load_plain(module: nn.Module, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
     """Give the neurons the plain weight of a state dict, so that R turns them into that weight."""
-    chains: Any = getattr(module, "parametrizations", {})
-    for parameter, chain in chains.items():
-        rotation = next((p for p in chain.children() if isinstance(p, Rotation)), None)
-        inner = f"{prefix}parametrizations.{parameter}."
+    for _, owner, parameter, rotation in rotations(module):
         value = state_dict.get(prefix + parameter)
-        known = inner + "original" in state_dict or rotation is None or value is None
-        if known or value.shape != chain.original.shape:
+        if owner is not module or value is None:
             continue
-        # The Trainer of Hugging Face reads such files back; then the callback that wrote R beside
-        # them brings it, and the neurons are those of the base already.
-        if not getattr(rotation, "keeps_neurons", False):
-            state_dict[inner + "original"] = rotation.right_inverse(value.to(chain.original))
+        beside = rotation.side == "input"
+        inner = f"{prefix}{INPUT_ROTATION}." if beside else f"{prefix}parametrizations.{parameter}."
+        place: Any = getattr(module, parameter)
+        if any(key.startswith(inner) for key in state_dict) or value.shape != place.shape:
+            continue  # the state of a rotated model, or of another one
+        if beside and why_not_written(module, parameter, rotation):
+            continue
+        chain: Any = rotation if beside else cast(Any, module.parametrizations)[parameter]
+        neurons = place if beside else chain.original
+        if not getattr(rotation, "keeps_neurons", False):  # Note [Neurons of the base]
+            neurons = rotation.right_inverse(value.to(neurons))
+        del state_dict[prefix + parameter]
+        state_dict[prefix + parameter if beside else inner + "original"] = neurons.detach()
         for name, own in chain.state_dict().items():
             state_dict.setdefault(inner + name, own)
-        del state_dict[prefix + parameter]

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..matrices import METHODS
-from ..rotation import DEFAULT_TASK, Matrix, Rotation, required_rotations, rotations
-from .base_hash import base_hashes, whole
+from ..pretrained import whole
+from ..rotation import DEFAULT_TASK, Rotation, required_rotations, rotations
+from .base_hash import base_hashes
+from .maps import map_options
 
 __all__ = ["Adapter", "AdapterLayer", "capture", "rotated_weights", "unwrapped"]
 
@@ -100,23 +101,6 @@ def capture(model: nn.Module) -> Adapter:
         )
     values = {name: _copy(value) for name, value in trained_values(model)}
     return Adapter(layers, values, base_hashes(model, set(values)), tasks.pop())
-
-
-def map_options(path: str, rotation: Rotation) -> dict[str, Any]:
-    """The arguments of `rotate` that make a map like that of the current task."""
-    current = rotation.map
-    if not isinstance(current, Matrix) or current.method not in METHODS:
-        raise ValueError(
-            f"the map of {path} is a function of your own ({rotation.method}), which a file cannot "
-            f"hold: save its state_dict instead"
-        )
-    return {
-        "method": current.method,
-        "blocks": current.blocks,
-        "share_blocks": current.blocks > 1 and current.U.shape[1] == 1,
-        "bandwidth": current.bandwidth,
-        "learn_lengths": rotation.lengths is not None,
-    }
 
 
 def trained_values(model: nn.Module) -> Iterator[tuple[str, Tensor]]:

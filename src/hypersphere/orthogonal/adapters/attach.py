@@ -6,14 +6,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import parametrize
 
-from ..fold import fold, use_task
-from ..rotation import DEFAULT_TASK, Matrix, Rotation
+from ..fold import use_task
+from ..rotation import DEFAULT_TASK, Rotation
 from ..task_values import put_value, remember_values
-from .adapter import Adapter, map_options, rotated_weights
+from .adapter import Adapter, rotated_weights
 from .base_hash import base_hashes, foreign_base, start_of
-from .maps import make_map, rotate_weight
+from .maps import make_map, map_options, rotate_weight, undo_rotation
 
 __all__ = ["attach"]
 
@@ -50,8 +49,8 @@ def attach(model: nn.Module, adapter: Adapter, task: str, check_base: bool = Tru
         maps = _maps(model, adapter, task)
         places = _places(model, adapter)
     except BaseException:
-        for module in new:
-            fold(module)
+        for module, plain in new:
+            undo_rotation(module, plain)
         raise
     current = next(iter(before.values()))[2].task if before else DEFAULT_TASK
     _give_maps(model, maps, task)
@@ -68,39 +67,38 @@ def _check_names(model: nn.Module, adapter: Adapter, rotated: dict[str, Any]) ->
     for path, layer in adapter.layers.items():
         name, _, parameter = path.rpartition(".")
         if path in rotated:
-            old = rotated[path][2]
-            if not isinstance(old.map, Matrix):
-                raise ValueError(f"{MISMATCH}: {path} is turned by a function of your own")
-            known = map_options(path, old)
-            if start_of(known["method"]) != start_of(layer.options["method"]):
+            known = map_options(path, rotated[path][2])
+            if start_of(known) != start_of(layer.options):
                 raise ValueError(
                     f"{MISMATCH}: {path} is rotated by {known['method']!r}, whose neurons differ "
                     f"from those of {layer.options['method']!r}; load it into a plain model"
                 )
-            if known["learn_lengths"] != layer.options.get("learn_lengths", False):
-                raise ValueError(f"{MISMATCH}: only one of them learns the lengths of {path}")
+            for option in ("learn_lengths", "both_sides"):
+                if known[option] != layer.options.get(option, False):
+                    raise ValueError(
+                        f"{MISMATCH}: {path} is rotated with {option}={known[option]} and the "
+                        f"adapter was without; load it into a plain model"
+                    )
         elif not isinstance(getattr(modules.get(name), parameter, None), Tensor):
             raise ValueError(f"{MISMATCH}: it turns {path}, which {type(model).__name__} lacks")
-        elif parametrize.is_parametrized(modules[name], parameter):
-            raise ValueError(f"{MISMATCH}: {path} has another parametrization; remove it first")
 
 
-def _rotate_missing(model: nn.Module, adapter: Adapter, rotated: dict[str, Any]) -> list[nn.Module]:
-    """Rotate the layers that are not, from the identity; returns their modules."""
+def _rotate_missing(
+    model: nn.Module, adapter: Adapter, rotated: dict[str, Any]
+) -> list[tuple[nn.Module, dict[str, Tensor]]]:
+    """Rotate the layers that are not, from the identity; (module, plain weights) of each."""
     modules = dict(model.named_modules())
-    done: list[nn.Module] = []
+    done: dict[str, tuple[nn.Module, dict[str, Tensor]]] = {}
     try:
         for path, layer in adapter.layers.items():
-            if path in rotated:
-                continue
-            name, _, parameter = path.rpartition(".")
-            rotate_weight(modules[name], parameter, layer.options)
-            done.append(modules[name])
+            name = path.rpartition(".")[0]
+            if path not in rotated and name not in done:
+                done[name] = (modules[name], rotate_weight(modules[name], layer.options))
     except BaseException:
-        for module in done:
-            fold(module)
+        for module, plain in done.values():
+            undo_rotation(module, plain)
         raise
-    return done
+    return list(done.values())
 
 
 def _maps(model: nn.Module, adapter: Adapter, task: str) -> dict[str, nn.Module]:
@@ -110,7 +108,7 @@ def _maps(model: nn.Module, adapter: Adapter, task: str) -> dict[str, nn.Module]
         if path not in adapter.layers:
             continue
         layer = adapter.layers[path]
-        made = make_map(rotation.layout, **layer.options)
+        made = make_map(rotation.layout, layer.options)
         expected = {key: tuple(value.shape) for key, value in made.state_dict().items()}
         got = {key: tuple(value.shape) for key, value in layer.tensors.items()}
         if expected != got:
@@ -150,18 +148,13 @@ def _give_maps(model: nn.Module, maps: dict[str, nn.Module], task: str) -> None:
 
 def _put_map(rotation: Rotation, task: str, made: nn.Module) -> None:
     """In place where the parameters fit, so that an optimizer keeps its hold on them."""
-    old = dict(rotation.tasks.items()).get(task)
     state = made.state_dict()
-    if (
-        isinstance(old, Matrix)
-        and isinstance(made, Matrix)
-        and (old.method, old.blocks, old.bandwidth) == (made.method, made.blocks, made.bandwidth)
-        and {k: v.shape for k, v in old.state_dict().items()}
-        == {k: v.shape for k, v in state.items()}
-    ):
-        for name, place in old.named_parameters():
-            put_value(place, state[name])
-        return
+    if task in rotation.tasks:
+        old = rotation.tasks[task]
+        if type(old) is type(made) and old.extra_repr() == made.extra_repr():
+            for name, place in old.named_parameters():
+                put_value(place, state[name])
+            return
     reference = next(rotation.map.parameters())
     made.requires_grad_(reference.requires_grad)
     rotation.tasks[task] = made.to(reference.device).train(rotation.training)
@@ -169,4 +162,4 @@ def _put_map(rotation: Rotation, task: str, made: nn.Module) -> None:
 
 def _identity(path: str, rotation: Rotation) -> nn.Module:
     options = map_options(path, rotation)
-    return make_map(rotation.layout, **options).to(next(rotation.map.parameters()).device)
+    return make_map(rotation.layout, options).to(next(rotation.map.parameters()).device)

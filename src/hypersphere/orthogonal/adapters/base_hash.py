@@ -14,17 +14,13 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from ..matrices import METHODS, neutral
-from ..rotation import Matrix, Rotation, rotations
+from ..matrices import TURNED_START
+from ..pretrained import whole
+from ..rotation import Rotation, rotations
 from ..task_values import base_values
+from .maps import make_map, map_options
 
-__all__ = ["base_hashes", "base_weight", "foreign_base", "start_of", "whole"]
-
-
-def whole(value: Tensor) -> Tensor:
-    """A tensor with all its rows: one that FSDP2 has sharded is gathered, by all processes."""
-    full = getattr(value, "full_tensor", None)
-    return value if full is None else cast(Tensor, full())
+__all__ = ["base_hashes", "foreign_base", "start_of"]
 
 
 @torch.no_grad()
@@ -45,12 +41,15 @@ def _base(model: nn.Module, trained: set[str]) -> Iterator[tuple[str, Tensor]]:
     names = {id(module): name for name, module in model.named_modules()}
     rotated: set[int] = set()
     for _, module, parameter, rotation in rotations(model):
+        if rotation.side == "input":  # the weight is where it was
+            rotated.update(id(p) for p in rotation.parameters())
+            continue
         chain: Any = cast(Any, module.parametrizations)[parameter]
         rotated.update(id(p) for p in chain.parameters())
         path = f"{names[id(module)]}.{parameter}".lstrip(".")
         prefix = f"{names[id(module)]}.parametrizations.{parameter}".lstrip(".")
         if f"{prefix}.original" not in trained and rotation.lengths is None:
-            yield path, base_weight(whole(chain.original), rotation)
+            yield path, _before_rotation(path, whole(chain.original), rotation)
     # Names of a plain model whose rotated twin trains the neurons or their lengths.
     replaced = {
         name.replace("parametrizations.", "").rpartition(".original")[0] for name in trained
@@ -65,29 +64,25 @@ def _base(model: nn.Module, trained: set[str]) -> Iterator[tuple[str, Tensor]]:
             yield name, before.get(name, value)
 
 
-def start_of(method: str) -> str:
-    """Methods of one answer start from the same neurons: "identity" but for two of them."""
-    return method if method in ("householder", "skew") else "identity"
-
-
-def base_weight(neurons: Tensor, rotation: Rotation) -> Tensor:
-    """The weight before `rotate(start="identity")`: R at its start, applied to the neurons.
+def start_of(options: dict[str, Any]) -> str:
+    """Maps of one answer start from the same neurons: the weight itself, but for two methods.
 
     Args:
-        neurons: of the shape of the weight.
-        rotation: what turns them.
+        options: of the map, arguments of `rotate`.
 
     Returns:
-        The weight.
+        "identity", or the method.
     """
-    current = rotation.map
-    if not isinstance(current, Matrix) or start_of(current.method) == "identity":
+    turned = options["method"] in TURNED_START and options.get("structure") != "reflections"
+    return str(options["method"]) if turned else "identity"
+
+
+def _before_rotation(path: str, neurons: Tensor, rotation: Rotation) -> Tensor:
+    """The weight before `rotate(start="identity")`: R at its start, applied to the neurons."""
+    if rotation.method not in TURNED_START:
         return neurons
-    assert current.method in METHODS
-    size = rotation.layout.dim // current.blocks
-    start = neutral(current.method, size).repeat(rotation.layout.sets, current.blocks, 1, 1)
-    first = Matrix(start.to(neurons.device), current.method, current.blocks, current.bandwidth)
-    rows = first(rotation.layout.rows(neurons).double())
+    first = make_map(rotation.layout, map_options(path, rotation)).double().to(neurons.device)
+    rows: Tensor = first(rotation.layout.rows(neurons).double())
     return rotation.layout.weight(rows).to(neurons.dtype)
 
 
@@ -121,5 +116,6 @@ def _hash(value: Tensor) -> str:
     # + 0 makes one zero of the two, which a permutation in floating point may exchange
     plain = value.detach().cpu()
     plain = plain + 0 if plain.is_floating_point() else plain
-    digest.update(memoryview(plain.contiguous().reshape(-1).view(torch.uint8).numpy()))
+    content: Any = plain.contiguous().reshape(-1).view(torch.uint8).numpy()
+    digest.update(content)
     return digest.hexdigest()[:16]

@@ -17,7 +17,7 @@ from .base_hash import foreign_base
 __all__ = ["merge_adapters"]
 
 # What a map has beside the numbers that are averaged; these must agree.
-_SHAPE = ("blocks", "share_blocks", "bandwidth", "learn_lengths", "structure", "both_sides", "side")
+_SHAPE = ("blocks", "share_blocks", "learn_lengths", "structure", "both_sides")
 
 
 @torch.no_grad()

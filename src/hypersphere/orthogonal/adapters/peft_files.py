@@ -224,8 +224,7 @@ def _layer(
         "method": "cayley",
         "blocks": blocks,
         "share_blocks": shared and blocks > 1,
-        "bandwidth": 1,
-        "learn_lengths": False,
+        "side": "auto",
     }
     state = Matrix(U, "cayley", blocks).state_dict()
     return AdapterLayer(options, {key: tensor.clone() for key, tensor in state.items()})
