@@ -195,9 +195,9 @@ def test_another_optimizer_is_stopped_at_its_first_step(optimizer):
     with pytest.raises(RuntimeError, match=f"{optimizer.__name__} would not keep R .*'cayley'"):
         train(model, optimizer(model.parameters(), lr=1e-6), 1)
     assert all(torch.equal(p, q) for p, q in zip(model.parameters(), before, strict=True))
-    # A copy, and a model that was read from a file, know it too.
+    twin = copy.deepcopy(model)
     with pytest.raises(RuntimeError, match="would not keep R"):
-        train(copy.deepcopy(model), optimizer(model.parameters(), lr=1e-6), 1)
+        train(twin, optimizer(twin.parameters(), lr=1e-6), 1)
     # The rest of the model may have any optimizer.
     rest = [p for p in model.parameters() if not getattr(p, "orthogonal", False)]
     train(model, optimizer(rest, lr=0.1), 1)
@@ -206,7 +206,7 @@ def test_another_optimizer_is_stopped_at_its_first_step(optimizer):
 def test_a_matrix_that_was_written_to_is_looked_at():
     model = small()
     with torch.no_grad():
-        the_matrix(model).mul_(1.1)
+        matrix_of(model).mul_(1.1)
     model.eval()(torch.randn(2, 8))  # evaluation shows what there is
     with pytest.raises(RuntimeError, match="is not orthogonal any more"):
         model.train()(torch.randn(2, 8))

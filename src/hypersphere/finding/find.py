@@ -12,11 +12,12 @@ from torch.nn.parameter import is_lazy
 
 from .kinds import held_weights
 from .sites import Findings, LeftOut, Site
-from .wrappers import adapted_layer, effective_weight, saved_copies, weight_source, weight_state
+from .wrappers import adapted_layer, lora_reader, saved_copies, weight_source, weight_state
 
 __all__ = ["find_layers"]
 
 _EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
+_BLOCKS = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
 
 
 def find_layers(
@@ -34,7 +35,8 @@ def find_layers(
     found with its effective weight. A module with neuron_role = "none" is passed over.
 
     The output layer is what declares neuron_role = "output" or is named by get_output_embeddings()
-    (Hugging Face); if nothing does, the last linear layer, unless that declares "hidden".
+    (Hugging Face); if nothing does, the last linear layer, unless that declares "hidden" or is part
+    of a repeated block (a backbone without its head).
 
     Args:
         model: any module.
@@ -109,7 +111,7 @@ class _Search:
 
     def _visit_adapter(self, name: str, wrapper: nn.Module, base: nn.Module, copy: bool) -> None:
         kind = type(wrapper).__module__.split(".")[-2:-1]
-        reader = effective_weight(wrapper, base) if self.lora == "effective" else None
+        reader = lora_reader(wrapper, base) if self.lora == "effective" else None
         note = "LoRA: W + B A" if reader else f"base of {' '.join(kind) or 'an adapter'}"
         parts = [key for key, child in wrapper.named_children() if any(child.parameters())]
         self.left_out += [
@@ -164,8 +166,10 @@ def _with_roles(model: nn.Module, found: list[Site]) -> list[Site]:
     outputs = set(_declared_outputs(model))
     if not outputs:
         last = next((site for site in reversed(found) if _may_be_output(site)), None)
-        # A last linear layer that calls itself hidden is an embedding; its head stands elsewhere.
-        if last is not None and getattr(last.module, "neuron_role", None) != "hidden":
+        # A last linear layer that calls itself hidden is an embedding, one inside a block belongs
+        # to a backbone: the head stands elsewhere.
+        hidden = last is None or getattr(last.module, "neuron_role", None) == "hidden"
+        if last is not None and not hidden and id(last.module) not in _inside_blocks(model):
             outputs = {id(last.module)}
     return [site.with_role("output") if id(site.module) in outputs else site for site in found]
 
@@ -183,6 +187,15 @@ def _declared_outputs(model: nn.Module) -> Iterator[int]:
     for module in declared:
         if isinstance(module, nn.Module):
             yield from (id(part) for part in module.modules())
+
+
+def _inside_blocks(model: nn.Module) -> set[int]:
+    """Everything inside the repeated blocks of a network, such as the layers of a transformer."""
+    blocks = [m for m in model.modules() if isinstance(m, _BLOCKS)]
+    for module in model.modules():
+        if isinstance(module, nn.ModuleList) and module is not model:
+            blocks += [m for m in module if any(m.children()) and type(m) is not nn.Sequential]
+    return {id(part) for block in blocks for part in block.modules()}
 
 
 def _may_be_output(site: Site) -> bool:

@@ -12,7 +12,7 @@ from torch.nn.utils import parametrize
 
 from .sites import State
 
-__all__ = ["adapted_layer", "effective_weight", "saved_copies", "weight_source", "weight_state"]
+__all__ = ["adapted_layer", "lora_reader", "saved_copies", "weight_source", "weight_state"]
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -39,7 +39,7 @@ def saved_copies(module: nn.Module) -> tuple[nn.Module, dict[str, nn.Module]] | 
 # Note [LoRA]
 # The factors B (n, r) and A (r, d) are no layers: what computes is W + s B A, or only W if they are
 # merged into it already. DoRA rescales the rows of that sum to lengths of its own.
-def effective_weight(wrapper: Any, base: Any) -> Callable[[], Tensor] | None:
+def lora_reader(wrapper: Any, base: Any) -> Callable[[], Tensor] | None:
     """Reads the weight that a LoRA layer computes with. Note [LoRA]."""
     if not hasattr(wrapper, "lora_A") or not callable(getattr(wrapper, "get_delta_weight", None)):
         return None

@@ -8,7 +8,7 @@ from torch import Tensor
 from ._kernels.orthogonal.batches import each_matrix
 from ._kernels.orthogonal.cayley import Cayley, CayleyMatrix
 from ._kernels.orthogonal.opaque import series
-from ._kernels.orthogonal.packed import pack, packed_length, packed_size, unpacked
+from ._kernels.orthogonal.packed import pack_skew, packed_length, packed_size, unpacked_skew
 from ._kernels.orthogonal.rotations import skew
 from ._kernels.orthogonal.spectra import spectrum
 from ._kernels.orthogonal.triangular import triangular
@@ -193,13 +193,13 @@ __all__ = [
     "METHODS",
     "apply_orthogonal",
     "orthogonalize",
-    "pack",
+    "pack_skew",
     "packed_length",
     "packed_size",
     "random_rotation",
     "skew",
     "spectral_norm",
-    "unpacked",
+    "unpacked_skew",
 ]
 
 

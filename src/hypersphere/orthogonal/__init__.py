@@ -24,12 +24,14 @@ from .plan import PlannedLayer, RotationPlan
 from .pretrained import folded_state
 from .reflections import Reflections
 from .restart import restart
-from .rotate import describe, rotate
+from .rotate import plan_rotation, rotate
 from .rotation import Matrix, Rotation
 from .two_sided import TwoSided
 
 # The former name.
 LayerReport = RotatedLayer
+# What `rotate` would do, in the word one looks for.
+describe = plan_rotation
 
 __all__ = [
     "OGD",
@@ -55,6 +57,7 @@ __all__ = [
     "orthogonality_error",
     "orthogonality_penalty",
     "parameter_groups",
+    "plan_rotation",
     "report",
     "restart",
     "rotate",

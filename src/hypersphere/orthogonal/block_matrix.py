@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 from ..functional.orthogonalize import (
     determinants,
-    pack,
+    pack_skew,
     packed_length,
     packed_size,
     solve_each,
-    unpacked,
+    unpacked_skew,
 )
 from .matrices import CONSTRUCTED, PACKED, apply, matrix, neutral
 
@@ -71,7 +71,7 @@ class Matrix(nn.Module):
         self.blocks = blocks
         self.bandwidth = bandwidth
         if method in PACKED and U.dim() == 4:
-            self.size, U = U.shape[-1], pack(U)
+            self.size, U = U.shape[-1], pack_skew(U)
         else:
             self.size = packed_size(U.shape[-1]) if method in PACKED else U.shape[-1]
         self.U = nn.Parameter(U)
@@ -100,7 +100,7 @@ class Matrix(nn.Module):
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
         stored = state_dict.get(prefix + "U")
         if self.method in PACKED and stored is not None and stored.dim() == 4:
-            state_dict[prefix + "U"] = pack(stored)
+            state_dict[prefix + "U"] = pack_skew(stored)
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
     # Note [Another optimizer]
@@ -139,7 +139,7 @@ class Matrix(nn.Module):
         Returns:
             (sets, stored blocks, d/k, d/k).
         """
-        return unpacked(self.U, self.size) if self.method in PACKED else self.U
+        return unpacked_skew(self.U, self.size) if self.method in PACKED else self.U
 
     def forward(self, rows: Tensor) -> Tensor:
         self._check_orthogonal()

@@ -5,10 +5,11 @@ from __future__ import annotations
 import warnings
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from torch import nn
 
-from ..finding import LeftOut, Site, table
+from ..finding import FilterMatrix, LeftOut, Site, table
 from ..registry import nearest, unknown_name
 from .choice import SIDES, choose_side, chosen_sites
 from .costs import memory_estimate, trained_numbers
@@ -174,18 +175,7 @@ def warn_of_memory(plan: RotationPlan, limit: int) -> None:
         form, layout = layer.form, layer.site.layout
         if form.structure != "blocks" or not isinstance(form.method, str):
             continue
-        method, shared = form.method, form.share_blocks
-
-        def need(count: int) -> int:
-            return memory_estimate(
-                layout.dim,
-                count,
-                shared,
-                method,
-                layout.sets,
-                layout.neurons,  # noqa: B023
-            )
-
+        need = partial(_bytes_needed, form, layout)
         now = block_count(layout, form.blocks)
         if need(now) < limit:
             continue
@@ -197,3 +187,8 @@ def warn_of_memory(plan: RotationPlan, limit: int) -> None:
             f"blocks={better} would take {need(better) / 2**30:.2f} GiB",
             stacklevel=4,
         )
+
+
+def _bytes_needed(form: Form, layout: FilterMatrix, blocks: int) -> int:
+    shared, sets, neurons = form.share_blocks, layout.sets, layout.neurons
+    return memory_estimate(layout.dim, blocks, shared, form.method, sets, neurons)

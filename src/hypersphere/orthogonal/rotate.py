@@ -100,7 +100,7 @@ def rotate(
         factors: factors of the butterfly. Default: as many as the blocks allow, which connects
             every input to every output if their number is a power of two.
         verbose: print what is rotated, on which side, and what is left out and why; see
-            :func:`describe`.
+            :func:`plan_rotation`.
 
     Returns:
         The model.
@@ -171,7 +171,7 @@ def rotate(
     return model
 
 
-def describe(
+def plan_rotation(
     model: nn.Module,
     method: str | Callable[[Tensor], Tensor] = "cayley",
     blocks: int = 1,
@@ -206,7 +206,7 @@ def describe(
         a table.
 
     >>> net = nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
-    >>> print(describe(net, blocks=2, start="identity"))
+    >>> print(plan_rotation(net, blocks=2, start="identity"))
     layer  what             side   R                 trained  remarks
     1      linear 8 x 4     input  cayley, 2 blocks  2
     0      Embedding(9, 4)  -      left out                   embeddings=False

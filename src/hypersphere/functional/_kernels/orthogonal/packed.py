@@ -51,7 +51,7 @@ class Unpack(Function):
 
     @staticmethod
     def forward(numbers: Tensor, d: int) -> Tensor:
-        return unpack(numbers, d)
+        return unpack_skew(numbers, d)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -59,10 +59,10 @@ class Unpack(Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        return pack(grads[0]), None
+        return pack_skew(grads[0]), None
 
 
-def unpack(numbers: Tensor, d: int) -> Tensor:
+def unpack_skew(numbers: Tensor, d: int) -> Tensor:
     """The upper triangular matrix, outside of autograd."""
     lead = numbers.shape[:-1]
     if d <= _TABLE:
@@ -77,10 +77,10 @@ def unpack(numbers: Tensor, d: int) -> Tensor:
     return upper
 
 
-def pack(square: Tensor) -> Tensor:
+def pack_skew(square: Tensor) -> Tensor:
     """The numbers above the diagonal of (..., d, d), row by row.
 
-    >>> pack(torch.arange(9).view(3, 3))
+    >>> pack_skew(torch.arange(9).view(3, 3))
     tensor([1, 2, 5])
     """
     d = square.shape[-1]
@@ -91,7 +91,7 @@ def pack(square: Tensor) -> Tensor:
     return torch.cat(rows, dim=-1)
 
 
-def unpacked(numbers: Tensor, d: int) -> Tensor:
-    """:func:`unpack`, with a gradient."""
+def unpacked_skew(numbers: Tensor, d: int) -> Tensor:
+    """:func:`unpack_skew`, with a gradient."""
     result: Tensor = Unpack.apply(numbers, d)
     return result
