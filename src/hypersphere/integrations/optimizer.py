@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 import torch
@@ -23,6 +24,7 @@ def rotation_optimizer(
     name: Literal["adamw", "adam", "sgd", "ogd"] = "adamw",
     lr: Annotated[float, Range(ge=0)] = 1e-3,
     weight_decay: Annotated[float, Range(ge=0)] = 0.0,
+    shard: Callable[[nn.Module], object] | None = None,
     **options: Any,
 ) -> Optimizer:
     """An optimizer over the groups of :func:`hypersphere.orthogonal.parameter_groups`.
@@ -38,6 +40,9 @@ def rotation_optimizer(
             ``rotate(method="ogd")``, SGD on the rest.
         lr: learning rate of plain weights.
         weight_decay: of plain weights.
+        shard: FSDP2's `fully_shard`, or a function that calls it on parts of the model. The rates
+            of rotations are measured on whole matrices, so the model is sharded in here, after
+            that and before the optimizer takes its parameters.
         options: further arguments of the optimizer: betas, momentum and so on.
 
     Returns:
@@ -65,6 +70,13 @@ def rotation_optimizer(
         raise ValueError(
             f"{type(model).__name__} has no parameter to train: rotate(model) after freezing it"
         )
+    if shard is not None:
+        names = {id(p): key for key, p in model.named_parameters()}
+        keys = [[names[id(p)] for p in group["params"]] for group in groups]
+        shard(model)  # in place, with parameters of another class
+        sharded = dict(model.named_parameters())
+        for group, own in zip(groups, keys, strict=True):
+            group["params"] = [sharded[key] for key in own]
     if name == "ogd":
         return OGD(groups, lr=lr, **options)
     classes = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam, "sgd": torch.optim.SGD}
