@@ -34,7 +34,7 @@ from hypersphere.integrations import rotation_optimizer
 
 from harness import ROOT, environment
 
-TRAIN, TEST, STEPS, BATCH, LONGEST = 1000, 1000, 60, 32, 48
+TRAIN, TEST, STEPS, BATCH, LONGEST = 1000, 1000, 60, 16, 48
 NEUTRAL = 0.5  # on a scale from -4 to 4
 BLOCK = 32  # length of a block of R, in every layer
 NARROW = r".*(query|key|value|attention\.output\.dense|intermediate\.dense)"
@@ -125,8 +125,9 @@ def prepare(model: Classifier, method: str) -> nn.Module:
         width = model.encoder.config.hidden_size
         inner = model.encoder.config.intermediate_size
         for pattern, size in ((NARROW, width), (WIDE, inner)):
+            blocks = 1 if options.get("structure") == "reflections" else size // BLOCK
             hs.orthogonal.rotate(
-                model.encoder, start="identity", blocks=size // BLOCK, targets=pattern, **options
+                model.encoder, start="identity", blocks=blocks, targets=pattern, **options
             )
     elif kind in ("lora", "oft"):
         import peft

@@ -30,9 +30,9 @@ def batches(count: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
     return list(zip(x, x[..., :3].argmax(-1), strict=True))
 
 
-def train_by_hand(model: nn.Module, steps: int, lr: float = 0.02) -> nn.Module:
-    optimizer = rotation_optimizer(model, lr=lr, weight_decay=0.1)
-    for x, y in batches(steps):
+def train_by_hand(model: nn.Module, steps: int, epochs: int = 1) -> nn.Module:
+    optimizer = rotation_optimizer(model, lr=0.02, weight_decay=0.1)
+    for x, y in epochs * batches(steps):
         optimizer.zero_grad()
         nn.functional.cross_entropy(model(x), y).backward()
         optimizer.step()
@@ -43,7 +43,7 @@ def same(one: nn.Module, other: nn.Module, scale: float = 10) -> None:
     first, second = one.state_dict(), other.state_dict()
     assert list(first) == list(second)
     for name, value in first.items():
-        close(value.float(), second[name].float(), scale)
+        close(value.float().nan_to_num(), second[name].float().nan_to_num(), scale)
 
 
 def test_accelerate_trains_saves_and_resumes(tmp_path):
@@ -66,7 +66,7 @@ def test_accelerate_trains_saves_and_resumes(tmp_path):
         accelerator.backward(nn.functional.cross_entropy(wrapped(x), y))
         optimizer.step()
     for name, value in wrapped.state_dict().items():
-        assert torch.equal(value, after[name]), name
+        assert torch.equal(value.nan_to_num(), after[name].nan_to_num()), name
     hs.orthogonal.save_adapter(wrapped, tmp_path / "adapter")
     plain = hs.orthogonal.load_adapter(hs.orthogonal.fold(network()), tmp_path / "adapter")
     close(plain(batches(1)[0][0]), wrapped(batches(1)[0][0]))
@@ -86,26 +86,26 @@ def test_lightning_trains_saves_and_resumes(tmp_path):
         def configure_optimizers(self):
             return rotation_optimizer(self.net, lr=0.02, weight_decay=0.1)
 
-    def fit(module, steps, folder, resume=None, callbacks=()):
+    def fit(module, epochs, folder, resume=None, callbacks=()):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             loop = lightning.Trainer(
-                max_steps=steps, accelerator="cpu", devices=1, logger=False, barebones=False,
+                max_epochs=epochs, accelerator="cpu", devices=1, logger=False, barebones=False,
                 enable_progress_bar=False, enable_model_summary=False,
                 default_root_dir=folder, callbacks=list(callbacks), enable_checkpointing=False,
             )  # fmt: skip
-            data = torch.utils.data.DataLoader(batches(6), batch_size=None)
+            data = torch.utils.data.DataLoader(batches(3), batch_size=None)
             loop.fit(module, data, ckpt_path=resume, weights_only=False)
             return loop
 
     whole = Module()
-    fit(whole, 6, tmp_path, callbacks=[AdapterCheckpoint(tmp_path / "adapter", "net")])
-    same(whole.net, train_by_hand(network(), 6))
+    fit(whole, 2, tmp_path, callbacks=[AdapterCheckpoint(tmp_path / "adapter", "net")])
+    same(whole.net, train_by_hand(network(), 3, epochs=2))
     half = Module()
-    fit(half, 3, tmp_path).save_checkpoint(tmp_path / "half.ckpt")
+    fit(half, 1, tmp_path).save_checkpoint(tmp_path / "half.ckpt")
     again = Module()
-    fit(again, 6, tmp_path, tmp_path / "half.ckpt")
-    same(again.net, whole.net)
+    fit(again, 2, tmp_path, tmp_path / "half.ckpt")
+    same(again.net, whole.net, scale=1)
     plain = hs.orthogonal.load_adapter(hs.orthogonal.fold(network()), tmp_path / "adapter")
     close(plain(batches(1)[0][0]), whole.net(batches(1)[0][0]))
     with pytest.raises(ValueError, match=r"a module in Module\.nett"):

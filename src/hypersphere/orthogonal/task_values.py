@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-__all__ = ["base_values", "exchange_values", "put_value", "remember_values"]
+__all__ = ["base_values", "brought_values", "exchange_values", "put_value", "remember_values"]
 
 _PLACE = "_hypersphere_task_values"
 BASE = ""  # what the parameters were before the first adapter came
@@ -39,6 +39,12 @@ def base_values(model: nn.Module) -> dict[str, Tensor]:
     """What the parameters that adapters have changed were before, by name."""
     kept: dict[str, dict[str, Tensor]] = model.__dict__.get(_PLACE, {BASE: {}})
     return kept[BASE]
+
+
+def brought_values(model: nn.Module, task: str) -> set[str]:
+    """Names of what a task's adapter has brought beside its maps, trained again or not."""
+    kept: dict[str, dict[str, Tensor]] = model.__dict__.get(_PLACE, {})
+    return set(kept.get(task, {}))
 
 
 @torch.no_grad()

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ..pretrained import whole
 from ..rotation import DEFAULT_TASK, Rotation, required_rotations, rotations
+from ..task_values import brought_values
 from .base_hash import base_hashes
 from .maps import map_options
 
@@ -104,14 +105,16 @@ def capture(model: nn.Module) -> Adapter:
 
 
 def trained_values(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Trained parameters outside of the maps, and the buffers that a state dict holds."""
+    """Parameters outside of the maps that are trained or came with an adapter, and the buffers."""
+    rotated = rotated_weights(model)
+    brought = {n for _, _, r in rotated.values() for n in brought_values(model, r.task)}
     inside = {
         id(value)
-        for _, _, rotation in rotated_weights(model).values()
+        for _, _, rotation in rotated.values()
         for value in [*rotation.tasks.parameters(), *rotation.buffers()]
     }
     for name, parameter in model.named_parameters():
-        if parameter.requires_grad and id(parameter) not in inside:
+        if (parameter.requires_grad or name in brought) and id(parameter) not in inside:
             yield name, parameter
     saved = model.state_dict(keep_vars=True)
     for name, buffer in model.named_buffers():
