@@ -83,8 +83,21 @@ def _figure(row: dict | None) -> str:
     return f"**{figure}**" if row["met"] is False else figure
 
 
+def plain_table(record: dict) -> str:
+    """Columns and rows as the record has them, and what they were measured on."""
+    lines = ["| " + " | ".join(record["columns"]) + " |", "|---" * len(record["columns"]) + "|"]
+    lines += ["| " + " | ".join(row) + " |" for row in record["rows"]]
+    seen = record["environment"]
+    return "\n".join(lines) + (
+        f"\n\n{record['caption']}. `{record['command']}`; {seen['cores']} cores ({seen['cpu']}), "
+        f"torch {seen['packages']['torch']}, Python {seen['python']}."
+    )
+
+
 def tables(record: dict) -> str:
-    """A comparison's table, with the dissertation's numbers beside ours."""
+    """A plain table, or a comparison's with the dissertation's numbers beside ours."""
+    if "columns" in record:
+        return plain_table(record)
     from hypersphere.reports import markdown_table
 
     return markdown_table(record)

@@ -75,6 +75,7 @@ from .projections import (
     sketch,
 )
 from .prototypes import prototypes, simplex_prototypes
+from .rotation_mean import inverse_cayley, rotation_logarithm, rotation_mean
 from .uniformity import uniformity_test
 from .von_mises_fisher import (
     sphere_log_area,
@@ -131,6 +132,7 @@ __all__ = [
     "hole_moment",
     "hole_radii",
     "hyperspherical_energy",
+    "inverse_cayley",
     "koleo",
     "log_energy",
     "magnitude",
@@ -159,6 +161,8 @@ __all__ = [
     "project",
     "prototypes",
     "random_rotation",
+    "rotation_logarithm",
+    "rotation_mean",
     "row_norm",
     "sample_classes",
     "separation",
