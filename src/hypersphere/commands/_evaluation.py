@@ -62,7 +62,12 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
         )
         p.add_argument("--data", metavar="NAME", help="a data set by name (default: the run's own)")
         p.add_argument("--data-root", metavar="DIR", help="folder that holds the data sets")
-        p.add_argument("--part", default="test", help="train, test or validation (default: test)")
+        p.add_argument(
+            "--part",
+            default="test",
+            help="train, test, validation; of a split by person also calibration, reserved "
+            "(default: test)",
+        )
         p.add_argument("--images", metavar="DIR", help="pictures in one folder per class")
         p.add_argument(
             "--limit", type=int, help="use so many samples, evenly spread (default: all)"

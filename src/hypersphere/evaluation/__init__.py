@@ -11,7 +11,7 @@ from .extraction import extract
 from .feature_files import load_features, save_tensors
 from .fewshot import FewShotResult, fewshot
 from .fingerprints import model_hash
-from .gallery import Gallery, GalleryError, Match
+from .gallery import Gallery, GalleryError, Match, NoThreshold
 from .generative import FrechetResult, InceptionResult, frechet_distance, inception_score
 from .geometry.class_geometry import (
     ClassMeansResult,
@@ -42,6 +42,7 @@ from .recognition import (
     RetrievalResult,
     Roc,
     SearchIndex,
+    Threshold,
     VerificationResult,
     YuNet,
     align_face,
@@ -51,6 +52,7 @@ from .recognition import (
     detect_and_align,
     divide,
     faiss_search,
+    fit_threshold,
     identification,
     open_set_identification,
     read_pairs,
@@ -86,6 +88,7 @@ __all__ = [
     "InceptionResult",
     "Match",
     "NeuralCollapseResult",
+    "NoThreshold",
     "OpenSetResult",
     "PairList",
     "Protocol",
@@ -94,6 +97,7 @@ __all__ = [
     "RobustnessResult",
     "Roc",
     "SearchIndex",
+    "Threshold",
     "VerificationResult",
     "YuNet",
     "align_face",
@@ -116,6 +120,7 @@ __all__ = [
     "feature_uniformity",
     "fewshot",
     "fgsm",
+    "fit_threshold",
     "frechet_distance",
     "geometry",
     "identification",

@@ -12,6 +12,7 @@ from .roc import Roc, roc_curve
 from .search import faiss_search, search
 from .search_index import SearchIndex
 from .templates import concatenate_patches, crop_patch, templates
+from .thresholds import Threshold, fit_threshold
 from .verification import VerificationResult, verification
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "RetrievalResult",
     "Roc",
     "SearchIndex",
+    "Threshold",
     "VerificationResult",
     "YuNet",
     "align_face",
@@ -35,6 +37,7 @@ __all__ = [
     "detect_and_align",
     "divide",
     "faiss_search",
+    "fit_threshold",
     "identification",
     "open_set_identification",
     "read_pairs",
