@@ -40,6 +40,7 @@ def hanging(start: str, text: str) -> str:
         initial_indent=start,
         subsequent_indent=" " * len(start),
         break_on_hyphens=False,
+        break_long_words=False,  # an address stays whole
     )
 
 
