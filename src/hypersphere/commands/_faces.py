@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+@cache
+def _detector() -> Any:
+    from ..evaluation import YuNet
+
+    return YuNet()
 
 
 def read_faces(
@@ -28,9 +36,12 @@ def read_faces(
     from torch.nn.functional import interpolate
 
     from ..data.image_files import read_image
-    from ..evaluation import YuNet, detect_and_align
+    from ..evaluation import detect_and_align
 
-    detector, faces, kept, failures = YuNet(), [], [], {}
+    detector = _detector()
+    faces: list[Tensor] = []
+    kept: list[int] = []
+    failures: dict[str, str] = {}
     for place, path in enumerate(paths):
         try:
             picture = torch.from_numpy(read_image(path, mode="RGB").copy())

@@ -65,7 +65,7 @@ def load_folder(
             left out. More than that is an error.
         protocol: "closed_set" or "open_set".
         people: with "open_set", a JSON file that says who is used for what. Where it is missing the
-            people are drawn and the file is written; a run keeps them in people.json.
+            people are drawn and the file is written; a run keeps them in split.json.
         unseen: with "open_set", share of the people who are not trained on.
         min_images: with "open_set", pictures that a person needs to be trained on.
 

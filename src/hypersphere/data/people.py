@@ -54,13 +54,15 @@ class People:
         """Read lists that were saved, or written by hand.
 
         Args:
-            path: a JSON file {"train": [...], "calibration": [...], "test": [...]}.
+            path: a JSON file {"train": [...], "calibration": [...], "test": [...]}, or split.json
+                of a run.
 
         Returns:
             The lists.
         """
         found = read_json(path)
         parts = ("train", "calibration", "test")
+        found = found.get("people", found) if isinstance(found, dict) else found
         if not (
             isinstance(found, dict)
             and all(isinstance(found.get(part), list) for part in parts)

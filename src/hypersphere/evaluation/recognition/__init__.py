@@ -4,6 +4,7 @@ from .alignment import SPHEREFACE_TEMPLATE, align_face, similarity_transform
 from .all_pairs import AllPairsResult, all_pairs
 from .detection import Face, YuNet, detect_and_align
 from .identification import IdentificationResult, divide, identification
+from .impostors import ThresholdsResult, fit_thresholds, impostor_searches
 from .open_set import OpenSetResult, open_set_identification
 from .pair_files import PairList, read_pairs
 from .protocols import PROTOCOLS, Protocol
@@ -28,6 +29,7 @@ __all__ = [
     "Roc",
     "SearchIndex",
     "Threshold",
+    "ThresholdsResult",
     "VerificationResult",
     "YuNet",
     "align_face",
@@ -38,7 +40,9 @@ __all__ = [
     "divide",
     "faiss_search",
     "fit_threshold",
+    "fit_thresholds",
     "identification",
+    "impostor_searches",
     "open_set_identification",
     "read_pairs",
     "retrieval",

@@ -25,7 +25,7 @@ from torch import Tensor
 from ..results import Result, round_up
 
 REPLICATES = 1000
-LEAST_GROUPS = 5  # a bootstrap over fewer people says nothing about other people
+LEAST_GROUPS = 3  # a bootstrap over fewer people says nothing about other people
 
 
 @dataclass(frozen=True)
@@ -320,8 +320,9 @@ def _resampled(
     # Only the tail is looked at: four times the allowed weight, and a little for small counts.
     tail = int(torch.searchsorted(weights.cumsum(0), 4 * rate * len(members) + 20)) + 1
     values, weights, owner = values[:tail], weights[:tail], owner[:tail]
-    found = torch.empty(REPLICATES, dtype=values.dtype)
-    for i in range(REPLICATES):
+    replicates = REPLICATES if tail <= 1 << 17 else REPLICATES // 5  # the interval is narrow then
+    found = torch.empty(replicates, dtype=values.dtype)
+    for i in range(replicates):
         drawn = torch.randint(count, (count,), generator=generator)
         times = torch.bincount(drawn, minlength=count).double()
         found[i] = _quantile(values, weights * times[owner], rate * float(times @ size))

@@ -252,7 +252,12 @@ class TrainedRun:
         found = split.pairs.dataset if part == "calibration" and split.pairs else None
         found = getattr(split, part, None) if found is None else found
         if found is None:
-            raise ValueError(f"{name} has no part {part!r}")
+            hint = ""
+            if part in ("calibration", "reserved"):
+                hint = (
+                    ": train with data.options.protocol open_set, or give pictures of other people"
+                )
+            raise ValueError(f"{name} has no part {part!r}{hint}")
         self.check(found, name)
         return Samples(found, found.labels, [str(c) for c in found.classes])
 
