@@ -133,7 +133,9 @@ def rows(architecture: str, quick: bool) -> list[Row]:
             own = name in ("forward_kernel", "backward_kernel")
             if not own and number:
                 continue  # the same for every pair
-            numbers = usage(compiled(name, arguments, constants, TARGETS[architecture]), architecture)
+            numbers = usage(
+                compiled(name, arguments, constants, TARGETS[architecture]), architecture
+            )
             label = f"{magnitude}, {angular}, {name}" if own else name
             label += f", {str(dtype).removeprefix('torch.')}"
             spilled = numbers["spilled"] + numbers["stack"]
@@ -149,7 +151,9 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="one magnitude and activation")
     quick = parser.parse_args().quick
     tables = {f"Kernels for {name}": rows(name, quick) for name in TARGETS}
-    return 0 if write("triton", tables, measured=False, command="python benchmarks/kernels.py") else 1
+    return (
+        0 if write("triton", tables, measured=False, command="python benchmarks/kernels.py") else 1
+    )
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from .commands.listing import LISTINGS
 from .registry import nearest
 
 COMMANDS = {
+    "align": "find the faces of pictures, crop and align them",
     "train": "train a model from a config; without one, the example of letters",
     "evaluate": "verification, identification, robustness and more, from a run or from features",
     "compare": "several configs over several seeds: mean and deviation, last and best",
@@ -20,6 +21,7 @@ COMMANDS = {
     "sweep": "search over settings by cross-validation",
     "report": "one HTML page for a run or for several side by side",
     "gallery": "enroll, identify and verify people or things by their features",
+    "export": "a trained run as ONNX with preprocessing, threshold, model card and a script",
     "points": "spread points on a sphere: Thomson, Whyte and Tammes configurations",
     "models": "the networks by name",
     "heads": "the heads by name, with their options",

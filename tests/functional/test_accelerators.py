@@ -123,7 +123,12 @@ def test_shapes_and_layouts(name):
     """One and three dimensions, linear maps, channels last, slices, one image, none."""
     cases = [
         (HF.decoupled_conv1d, torch.randn(2, 3, 9), torch.randn(4, 3, 4), {"padding": 2}),
-        (HF.decoupled_conv3d, torch.randn(1, 2, 4, 5, 3), torch.randn(3, 2, 2, 3, 2), {"stride": 2}),
+        (
+            HF.decoupled_conv3d,
+            torch.randn(1, 2, 4, 5, 3),
+            torch.randn(3, 2, 2, 3, 2),
+            {"stride": 2},
+        ),
         (HF.decoupled_conv2d, torch.randn(1, 70, 9, 9), torch.randn(37, 70, 1, 1), {"stride": 3}),
         (HF.decoupled_conv2d, torch.randn(2, 3, 6, 6), torch.randn(4, 3, 3, 3), {"padding": 2}),
         (HF.decoupled_linear, torch.randn(2, 5, 7), torch.randn(6, 7), {}),

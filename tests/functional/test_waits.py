@@ -81,9 +81,7 @@ def test_sampled_classes():
     head = hs.heads.AMSoftmaxHead(8, 40)
     x, y = torch.randn(6, 8), torch.randint(40, (6,))
 
-    assert not waits(
-        sgd_step(head, lambda: HF.margin_cross_entropy(x, head.weight, y, sample=0.5))
-    )
+    assert not waits(sgd_step(head, lambda: HF.margin_cross_entropy(x, head.weight, y, sample=0.5)))
     with without_looking():
         index, stands_for = sample_classes(torch.tensor([7, 7, 2]), 10, 0.5)
     assert {2, 7} <= set(index.tolist()) and len(index) == len(stands_for)
@@ -98,7 +96,9 @@ REGULARIZERS = {
     "mhe, geodesic": lambda: hs.regularizers.MHE(distance="geodesic"),
     "random": lambda: hs.regularizers.CoMHE(projection="random", dim=4),
     "hadamard": lambda: hs.regularizers.CoMHE(projection="random", sketch="hadamard", dim=4),
-    "unrolled": lambda: hs.regularizers.CoMHE(projection="angle_preserving", mode="unrolled", dim=4),
+    "unrolled": lambda: hs.regularizers.CoMHE(
+        projection="angle_preserving", mode="unrolled", dim=4
+    ),
     "alternating": lambda: hs.regularizers.CoMHE(
         projection="angle_preserving", mode="alternating", dim=4
     ),

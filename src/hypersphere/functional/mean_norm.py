@@ -45,9 +45,7 @@ def batch_mean(
     return mean
 
 
-def follow(
-    mean: Tensor, running: Tensor, batches: Tensor, momentum: float, counts: bool
-) -> Tensor:
+def follow(mean: Tensor, running: Tensor, batches: Tensor, momentum: float, counts: bool) -> Tensor:
     """The mean, or `running` if it is not positive; both buffers follow it in place.
 
     Args:

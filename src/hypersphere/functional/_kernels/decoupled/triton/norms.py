@@ -43,8 +43,12 @@ def squares_kernel(
     for start in range(0, channels, BLOCK_C):
         own = start + tl.arange(0, BLOCK_C)
         mask = (own < channels)[:, None] & (p < pixels)[None, :]
-        place = image * image_stride + (group * channels + own)[:, None].to(tl.int64) * channel_stride
-        x = tl.load(x_pointer + place + p[None, :].to(tl.int64) * pixel_stride, mask=mask, other=0.0)
+        place = (
+            image * image_stride + (group * channels + own)[:, None].to(tl.int64) * channel_stride
+        )
+        x = tl.load(
+            x_pointer + place + p[None, :].to(tl.int64) * pixel_stride, mask=mask, other=0.0
+        )
         x = x.to(tl.float32)
         total += tl.sum(x * x, 0)
     if ROOT:
@@ -118,7 +122,9 @@ def spread_kernel(
     for start in range(0, channels, BLOCK_C):
         own = start + tl.arange(0, BLOCK_C)
         mask = (own < channels)[:, None] & inside[None, :]
-        place = image * image_stride + (group * channels + own)[:, None].to(tl.int64) * channel_stride
+        place = (
+            image * image_stride + (group * channels + own)[:, None].to(tl.int64) * channel_stride
+        )
         place = place + p[None, :].to(tl.int64) * pixel_stride
         value = tl.load(x_pointer + place, mask=mask, other=0.0).to(tl.float32) * pixel[None, :]
         if HAS_GRAD:

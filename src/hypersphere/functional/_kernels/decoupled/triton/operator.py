@@ -159,7 +159,9 @@ def _gradients(
         *(grad_s, grad_norm, shares),
         *(to.groups, to.channels, to.patches, *to.strides, *come.strides, shares.stride(0)),
         **constants(inputs, op),
-        **{f"NEED_{name.upper()}": need[name] for name in ("norm", "radius", "k", "scale", "shift")},
+        **{
+            f"NEED_{name.upper()}": need[name] for name in ("norm", "radius", "k", "scale", "shift")
+        },
         **size,
     )
     totals: dict[str, Tensor] = {}
