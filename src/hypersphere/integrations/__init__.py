@@ -5,6 +5,8 @@ resumes exactly. What they do not know is which parameters decay and how fast ro
 (:func:`rotation_optimizer`), and how to go on from files with plain weights
 (:class:`RotationCallback`). docs/finetuning.md has an example of each.
 
+:class:`HubClassifier` takes a whole classifier to a folder or the Hub and back.
+
 Nothing is imported before it is used.
 """
 
@@ -15,17 +17,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .adapter_checkpoint import AdapterCheckpoint
+    from .hub import HubClassifier
     from .optimizer import TrainerOptimizer, rotation_optimizer
     from .trainer import RotationCallback
 
 _HOMES = {
     "AdapterCheckpoint": "adapter_checkpoint",
+    "HubClassifier": "hub",
     "RotationCallback": "trainer",
     "TrainerOptimizer": "optimizer",
     "rotation_optimizer": "optimizer",
 }
 
-__all__ = ["AdapterCheckpoint", "RotationCallback", "TrainerOptimizer", "rotation_optimizer"]
+__all__ = ["AdapterCheckpoint", "HubClassifier", "RotationCallback", "TrainerOptimizer"]
+__all__ += ["rotation_optimizer"]
 
 
 def __getattr__(name: str) -> Any:

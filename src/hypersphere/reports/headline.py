@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from .markup import escape, folded, note, section, short, table
+from .markup import escape, folded, html_table, note, section, short
 from .run_data import RunData, flatten
 
 __all__ = ["headline", "result_tables"]
@@ -36,7 +36,7 @@ def headline(run: RunData) -> Iterable[str]:
     ]
     if changes:
         rows = [(key, name, _options(run.config.get(key))) for key, name in changes]
-        yield section("What was set", table(["", "", "options"], rows))
+        yield section("What was set", html_table(["", "", "options"], rows))
 
 
 def _sentence(run: RunData) -> str:
@@ -176,4 +176,4 @@ def result_tables(run: RunData) -> Iterable[str]:
             title = name.replace("_", " ").replace("-", " ")
             unseen = name == "verification" and "step" in result  # written at the end of training
             title += " of classes never seen in training" if unseen else ""
-            yield section(title, table(["", ""], rows))
+            yield section(title, html_table(["", ""], rows))

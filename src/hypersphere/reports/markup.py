@@ -6,7 +6,7 @@ import html
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-__all__ = ["escape", "folded", "note", "plot_box", "section", "short", "table"]
+__all__ = ["escape", "folded", "html_table", "note", "plot_box", "section", "short"]
 
 
 def escape(text: Any) -> str:
@@ -80,7 +80,7 @@ def plot_box(name: str, what: str, tall: bool = False) -> str:
     )
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+def html_table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     """A table; numbers stand on the right.
 
     Args:

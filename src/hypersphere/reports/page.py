@@ -28,7 +28,7 @@ from .run_data import RunData, flatten, read_run
 from .stills import stills
 from .style import grid_shape, save
 
-__all__ = ["Page", "assemble", "write_page"]
+__all__ = ["Page", "arrange", "write_page"]
 
 ASSETS = Path(__file__).with_name("assets")
 _LARGE = ("loss", "accuracy")  # curves that are not folded away
@@ -82,7 +82,7 @@ def write_page(
         raise ValueError("write_page expects at least one run folder")
     default = Path(paths[0]) / "report.html" if len(paths) == 1 else Path("comparison.html")
     target = Path(output) if output is not None else default
-    page = assemble(paths, target.parent / "figures", parse_config, still_figures)
+    page = arrange(paths, target.parent / "figures", parse_config, still_figures)
     source = html.escape(news_file(target).name)
     text = Template((ASSETS / "page.html").read_text("utf-8")).substitute(
         title=html.escape(page.title),
@@ -117,7 +117,7 @@ def _replace(target: Path, text: str) -> None:
     os.replace(partial, target)
 
 
-def assemble(
+def arrange(
     paths: Sequence[str | Path],
     figures: Path,
     parse_config: Callable[[str], Any] | None = None,

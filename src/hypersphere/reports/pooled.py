@@ -11,7 +11,7 @@ import numpy as np
 
 from ..evaluation.paired import paired_difference
 from .interactive import Plot, plot_layout, thin
-from .markup import note, plot_box, section, table
+from .markup import html_table, note, plot_box, section
 from .run_data import RunData, flatten
 from .style import color
 
@@ -114,7 +114,7 @@ def pooled_sections(groups: Sequence[Group], plots: dict[str, Any]) -> Iterable[
         [g.label, len(g.runs), *(_spread(g.values(kind, metric)) for kind, metric in metrics)]
         for g in groups
     ]
-    yield section("At a glance", table(head, rows))
+    yield section("At a glance", html_table(head, rows))
     if metrics and any(len(group.runs) > 1 for group in groups):
         differences = _differences(groups, *metrics[0])
         if differences:
@@ -126,7 +126,7 @@ def pooled_sections(groups: Sequence[Group], plots: dict[str, Any]) -> Iterable[
             columns = ["method", "difference", "95 % interval", "pairs"]
             plots["dots"] = _dots(groups, *metrics[0])
             dots = plot_box("dots", f"{name} of every seed")
-            yield section("Paired differences", text + table(columns, differences) + dots)
+            yield section("Paired differences", text + html_table(columns, differences) + dots)
     boxes = []
     for metric, plot in _curves(groups).items():
         plots[f"curve-{metric}"] = plot

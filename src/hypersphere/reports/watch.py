@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from .page import assemble, news_file, write_news, write_page
+from .page import arrange, news_file, write_news, write_page
 
 __all__ = ["watch"]
 
@@ -50,7 +50,7 @@ def watch(
                     wait = max(1, round(every))
                     page = write_page(runs, output, parse_config, wait, still_figures=False)
                 else:
-                    news = assemble(runs, page.parent / "figures", parse_config, False)
+                    news = arrange(runs, page.parent / "figures", parse_config, False)
                     write_news(page, news, done=False)
                 say(f"{time.strftime('%H:%M:%S')} {page}")
                 seen, changed = now, time.monotonic()
@@ -60,5 +60,5 @@ def watch(
     final = write_page(runs, output, parse_config)
     if page is not None and news_file(page).exists():
         # An open page still asks for news once more; then nobody does.
-        write_news(page, assemble(runs, page.parent / "figures", parse_config), done=True)
+        write_news(page, arrange(runs, page.parent / "figures", parse_config), done=True)
     return final

@@ -9,6 +9,7 @@ hooks (`hooks.py`), plain objects of which any of these methods is called if it 
     before_update(run)          terms(run, batch, outputs, final) -> {name: tensor}
     after_update(run)           log(run) -> {name: value}
     finish(run)                 summarize(run) -> {name: value} for summary.json
+    logged(run, step, split, values), of each line of metrics.jsonl once it is written
     state_dict()   load_state_dict(state)
 
 A batch may be processed in parts (`accumulate`); `final` tells a hook that this is the last of
@@ -72,7 +73,11 @@ def fit(
     run = Run(task, folder, fabric, settings, list(hooks))
     if resume:
         restore(run)
-    run.call("start")
+    try:
+        run.call("start")
+    except BaseException:
+        folder.close()
+        raise
     progress = Progress(settings.steps, run.step, settings.quiet or not fabric.is_global_zero)
     timer = _Timer(run)
     agreement = Agreement(fabric)
@@ -186,7 +191,7 @@ def log(run: Run, elapsed: float) -> dict[str, Any]:
     rate = run.player.optimizer.param_groups[0]["lr"]
     for extra in run.call("log"):
         values.update(extra)
-    run.folder.log(step=run.step, time=round(elapsed, 3), split="train", lr=rate, **values)
+    run.record(run.step, "train", {"lr": rate, **values}, time=round(elapsed, 3))
     run.sums, run.count, run.measured = {}, 0, {}
     return values
 
@@ -199,7 +204,7 @@ def test(run: Run, elapsed: float, progress: Progress) -> None:
     if not values:
         return
     check_test(run, values)
-    run.folder.log(step=run.step, time=round(elapsed, 3), split="test", **values)
+    run.record(run.step, "test", values, time=round(elapsed, 3))
     for player in run.task.players:
         player.rate.observe(values.get("loss", values.get("error", math.nan)))
     name, sign = run.task.best

@@ -121,7 +121,7 @@ class Monitor:
         energies = values["energy"]
         self.energy = sum(energies.values()) / max(1, len(energies))
         self.first = self.energy if self.first is None else self.first
-        run.folder.log(step=step, split="monitor", **values)
+        run.record(step, "monitor", values)
 
     def _measure(self, model: nn.Module) -> dict[str, Any]:
         values: dict[str, Any] = {"energy": layer_energies(model, self.s, self.half_space)}

@@ -16,7 +16,7 @@ __all__ = ["EVENTS", "Objective", "Player", "Run", "Settings", "Task"]
 
 # What a hook may have a method for; see `loop.py`.
 EVENTS = ("start", "change_batch", "terms", "before_update", "after_update", "log", "finish")
-EVENTS += ("summarize",)
+EVENTS += ("summarize", "logged")
 
 
 @dataclass
@@ -155,6 +155,18 @@ class Run:
     def player(self) -> Player:
         """The player that hooks act on."""
         return self.task.players[0]
+
+    def record(self, step: int, split: str, values: Mapping[str, Any], **notes: Any) -> None:
+        """Write a line of metrics.jsonl and show it to the hooks.
+
+        Args:
+            step: updates so far.
+            split: "train", "test" or "monitor".
+            values: names and numbers, or further such mappings.
+            notes: what belongs to the line but is no measurement, such as its time.
+        """
+        self.folder.log(step=step, **notes, split=split, **values)
+        self.call("logged", step, split, values)
 
     def call(self, event: str, *arguments: Any) -> list[Any]:
         """Call `event` of every hook that has it.
