@@ -119,6 +119,20 @@ def claims(kind: str) -> str:
     )
 
 
+FIGURE = re.compile(r'(<!-- figure: (\S+) "([^"]+)" "([^"]+)" -->).*?(<!-- /figure -->)')
+
+
+def one_figure(match: re.Match[str]) -> str:
+    """A single ratio of a benchmark, over the makers of processors: "1.02 to 1.24"."""
+    runs = records(ROOT / "results" / f"{match[2]}.json")
+    rows = [r for run in runs.values() for r in run["tables"][match[3]] if r["name"] == match[4]]
+    ratios = sorted(row["ratio"] for row in rows)
+    if not ratios:
+        raise SystemExit(f"no row {match[4]!r} in {match[2]}")
+    ends = dict.fromkeys(f"{ratio:.2f}" for ratio in (ratios[0], ratios[-1]))
+    return f"{match[1]}{' to '.join(ends)}{match[5]}"
+
+
 def fill(text: str) -> str:
     def replace(match: re.Match[str]) -> str:
         if match[2] in ("claims", "claims-count"):
@@ -131,7 +145,7 @@ def fill(text: str) -> str:
             body = tables(json.loads(path.read_text())) if path.exists() else "*(not measured yet)*"
         return f"{match[1]}{body}\n{match[3]}"
 
-    return MARK.sub(replace, text)
+    return FIGURE.sub(one_figure, MARK.sub(replace, text))
 
 
 def main(arguments: list[str]) -> int:

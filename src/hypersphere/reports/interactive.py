@@ -142,7 +142,7 @@ def feature_plot(run: RunData) -> tuple[Plot, list[str]] | None:
     else:
         axis = {"visible": False, "range": [-1.05, 1.05]}
         layout["scene"] = {"xaxis": axis, "yaxis": axis, "zaxis": axis, "aspectmode": "cube",
-                           "camera": {"eye": {"x": 1.15, "y": 1.15, "z": 0.7}}}  # fmt: skip
+                           "camera": {"eye": {"x": 0.95, "y": 0.95, "z": 0.55}}}  # fmt: skip
         layout["margin"] = {"l": 0, "r": 0, "t": 10, "b": 10}
     layout["height"] = 560
     return {"data": traces, "layout": layout}, notes
