@@ -9,13 +9,13 @@ import tempfile
 import time
 from pathlib import Path
 
-from harness import environment
-
 from hypersphere.commands import _config
 from hypersphere.commands.train import DEFAULT
 from hypersphere.evaluation import paired
 from hypersphere.training import train
 from hypersphere.training.baseline import plain_twin, verify_inputs
+
+from harness import environment
 
 RESULT = Path(__file__).resolve().parent.parent / "results" / "letters.json"
 

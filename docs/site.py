@@ -54,6 +54,8 @@ def main(arguments: list[str]) -> int:
             copy = SOURCE / page.relative_to(ROOT / "docs")
             copy.parent.mkdir(parents=True, exist_ok=True)
             copy.write_bytes(page.read_bytes())
+            if page.suffix == ".md":  # anchors as MyST knows them
+                copy.write_text(re.sub(r'<a id="([\w-]+)"></a>', r"(\1)=", page.read_text()))
     shutil.copy(ROOT / "docs" / "conf.py", SOURCE)
     api = write_api(SOURCE / "api")
     from equations import write_index

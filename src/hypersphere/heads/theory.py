@@ -133,10 +133,10 @@ def decision_boundary(
 ) -> Tensor:
     """Table 2.6: positive on the side of `target`, zero on the boundary between two classes.
 
-    softmax     (w_1 - w_2) x + b_1 - b_2
-    modified    |x| (cos theta_1 - cos theta_2)
-    a_softmax   |x| (cos m theta_1 - cos theta_2) for class 1, likewise for class 2; cos m theta is
-                continued beyond pi / m as in Eq. 2.6, so the sign is that of theta_2 - m theta_1
+    - softmax: (w_1 - w_2) x + b_1 - b_2
+    - modified: |x| (cos theta_1 - cos theta_2)
+    - a_softmax: |x| (cos m theta_1 - cos theta_2) for class 1, likewise for class 2; cos m theta is
+      continued beyond pi / m as in Eq. 2.6, so the sign is that of theta_2 - m theta_1
 
     Args:
         x: features (..., d).
