@@ -36,7 +36,7 @@ def test_numbers(equations, text, found):
 def test_where_is_5_8(equations, tmp_path):
     places = equations.collect()["5.8"]
     assert "functional.class_energy.class_energy" in places["function"]
-    assert any(path.startswith("functional/") for path in places["test"])
+    assert places["test"]
     assert "regularizers.md" in places["page"]
     equations.write_index(tmp_path / "equations.md")
     rows = [
