@@ -128,8 +128,8 @@ def test_the_configs_of_every_claim_are_read(tmp_path):
 
 
 def test_wrong_claims_are_refused(tmp_path):
-    with pytest.raises(ConfigError, match="did you mean 'opt-cnn'"):
-        read_claim("opt-cn")
+    with pytest.raises(ConfigError, match="did you mean 'opt-mlp'"):
+        read_claim("opt-mpl")
     good = SMALL.replace("FOLDER", str(tmp_path))
     for old, new, message in [
         ("seeds: 3", "sead: 3", "unknown key of a claim 'sead'"),
