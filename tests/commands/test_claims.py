@@ -145,6 +145,7 @@ def test_the_command_line(capsys):
     assert claims.main(["walk"]) == 2 and "takes `run`" in capsys.readouterr().err
     assert claims.main(["run", "--jobs", "no"]) == 2 and "--jobs" in capsys.readouterr().err
     assert claims.main(["--help"]) == 0 and "usage" in capsys.readouterr().out
+    assert claims.main(["--results", "nowhere"]) == 1 and "nowhere" in capsys.readouterr().err
     assert claims.main([]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80

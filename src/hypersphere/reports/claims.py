@@ -175,7 +175,7 @@ def claims_section(record: Mapping[str, Any]) -> str:
     parts.append(_method_lines(record))
     seen = record["hardware"]
     parts.append(
-        f"`{record['command']}`; {record['minutes']:.0f} minutes on one core "
+        f"`{record['command']}`; {record['minutes']:.0f} minutes of one thread "
         f"({seen['processor']}), torch {record['versions'].get('torch', '?')}."
     )
     return "\n\n".join(parts)
