@@ -128,8 +128,8 @@ def test_the_configs_of_every_claim_are_read(tmp_path):
 
 
 def test_wrong_claims_are_refused(tmp_path):
-    with pytest.raises(ConfigError, match="did you mean 'opt-cnn'"):
-        read_claim("opt-cn")
+    with pytest.raises(ConfigError, match="did you mean 'opt-mlp'"):
+        read_claim("opt-mpl")
     good = SMALL.replace("FOLDER", str(tmp_path))
     for old, new, message in [
         ("seeds: 3", "sead: 3", "unknown key of a claim 'sead'"),
@@ -145,6 +145,7 @@ def test_the_command_line(capsys):
     assert claims.main(["walk"]) == 2 and "takes `run`" in capsys.readouterr().err
     assert claims.main(["run", "--jobs", "no"]) == 2 and "--jobs" in capsys.readouterr().err
     assert claims.main(["--help"]) == 0 and "usage" in capsys.readouterr().out
+    assert claims.main(["--results", "nowhere"]) == 1 and "nowhere" in capsys.readouterr().err
     assert claims.main([]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80

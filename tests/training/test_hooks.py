@@ -1,5 +1,6 @@
 """Hooks: each does to the model or the loss what its equation says."""
 
+import json
 from types import SimpleNamespace
 
 import pytest
@@ -319,3 +320,28 @@ def test_every_optimizer_descends(name):
         ValueError, match=r"unknown optimizer 'lion' \(known: sgd, adam, adamw, ogd\)"
     ):
         make_optimizer(net, "lion")
+
+
+def test_hooks_summarize_what_they_measured(tmp_path):
+    """The energy's change, and the accuracy under attack, stand in summary.json."""
+    from hypersphere.commands._comparison import metric_value
+    from hypersphere.training.config import Config
+    from hypersphere.training.job import train
+
+    config = Config(
+        data={"name": "digits", "share": 0.3, "test_share": 0.3, "batch_size": 32},
+        model={"name": "mlp", "widths": [8]},
+        hooks={"monitor": {"every": 3}, "attacked_test": {"samples": 50, "steps": 3, "eps": 64.0}},
+        train={"steps": 30, "quiet": True},
+        run={"report": False},
+    )
+    train(config, tmp_path / "run")
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    lines = [json.loads(x) for x in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    energies = [sum(x["energy"].values()) / len(x["energy"]) for x in lines if "angle" in x]
+    assert summary["measured"]["energy_change"] == pytest.approx(energies[-1] / energies[0] - 1)
+    clean = metric_value(summary, "last", "accuracy", "run")
+    fgsm, bim = (
+        metric_value(summary, "last", f"{name}_accuracy", "run") for name in ("fgsm", "bim")
+    )
+    assert 0 <= fgsm < clean and 0 <= bim < clean

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from hypersphere.commands import _config
-from hypersphere.commands.recipes import list_recipes
+from hypersphere.commands.recipes import SMALLER, list_recipes
 from hypersphere.commands.recipes import main as recipes_command
 from hypersphere.training.build import (
     construct_model,
@@ -25,6 +25,7 @@ from hypersphere.training.parts import CHANGES, names_in_section
 # (shape of a sample, classes): what the data would tell; the recipes are built without them.
 DATA = {
     "digits": ((1, 8, 8), 10),
+    "letters": ((1, 28, 28), 138),
     "mnist": ((1, 28, 28), 10),
     "fashion-mnist": ((1, 28, 28), 10),
     "cifar10": ((3, 32, 32), 10),
@@ -60,7 +61,8 @@ def test_every_variant_is_read_and_built(path):
     _config.read(f"{path}{first.partition('.yaml')[2]}".strip())
     for recipe in (r for r in RECIPES if r.path == path):
         assert recipe.cpu, "every recipe has a cpu variant"
-        for variants in ([recipe.variant], [recipe.variant, "cpu"]):
+        small = [name for name in SMALLER if name in _config.variants_of(path)]
+        for variants in ([recipe.variant], *([recipe.variant, name] for name in small)):
             settings = _config.load_file(path, [v for v in variants if v])
             assert settings["dissertation"]["source"] and settings["dissertation"]["metric"]
             check(settings)

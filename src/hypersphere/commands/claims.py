@@ -21,7 +21,7 @@ from hypersphere.training.interrupt import Interrupted
 from hypersphere.training.run.checkpoint import RunError, write_atomically
 from hypersphere.training.run.folder import describe_run
 
-USAGE = """usage: hypersphere claims
+USAGE = """usage: hypersphere claims [--results FOLDER]
        hypersphere claims run [NAME ...] [--jobs N] [--folder FOLDER]
                               [--results FOLDER] [--seeds N]
 
@@ -34,7 +34,7 @@ A claim is a file in recipes/claims: methods, tuning, seeds and comparisons.
   --jobs N           runs at a time (default: 1)
   --folder FOLDER    where the runs go (default: runs/claims)
   --results FOLDER   where NAME.json is written after every run (default:
-                     results/claims)
+                     results/claims), or read (default: those that are shipped)
   --seeds N          another number of seeds than the claims say
 """
 
@@ -47,11 +47,14 @@ def main(argv: Sequence[str]) -> int:
     try:
         if words[:1] == ["run"]:
             return _run(words[1:])
+        folder = claims_folder()
+        if words[:1] == ["--results"] and len(words) == 2:
+            folder, words = Path(words[1]), []
         if words:
-            raise ConfigError(f"`hypersphere claims` takes `run` or nothing; got {words[0]!r}")
-        records = read_claims(claims_folder())
+            raise ConfigError(f"`hypersphere claims` takes `run` or --results; got {words[0]!r}")
+        records = read_claims(folder)
         if not records:
-            raise ValueError("there are no results of claims: hypersphere claims run")
+            raise ValueError(f"{folder} has no results of claims: hypersphere claims run")
     except ConfigError as error:
         complain("claims", error)
         return 2

@@ -92,12 +92,11 @@ def terminal_table(records: Sequence[Mapping[str, Any]]) -> str:
         sentence = f"{record['claim']} ({record['source']})"
         lines += textwrap.wrap(sentence, WIDTH - 2, initial_indent="  ", subsequent_indent="  ")
     counts = ", ".join(f"{n} {name}" for name, n in verdict_counts(records).items() if n)
-    lines += [
-        "",
-        f"{len(records)} claims: {counts}. Differences are in percentage points where the",
-    ]
-    lines.append("metric is a share; docs/results.md has all comparisons, `hypersphere claims")
-    lines.append("run NAME` repeats one.")
+    told = (
+        f"{len(records)} claims: {counts}. Differences are in percentage points where the metric "
+        "is a share. `hypersphere claims run NAME` repeats one; docs/results.md has all."
+    )
+    lines += ["", *textwrap.wrap(told, WIDTH)]
     return "\n".join(lines)
 
 
@@ -175,7 +174,7 @@ def claims_section(record: Mapping[str, Any]) -> str:
     parts.append(_method_lines(record))
     seen = record["hardware"]
     parts.append(
-        f"`{record['command']}`; {record['minutes']:.0f} minutes on one core "
+        f"`{record['command']}`; {record['minutes']:.0f} minutes of one thread "
         f"({seen['processor']}), torch {record['versions'].get('torch', '?')}."
     )
     return "\n\n".join(parts)

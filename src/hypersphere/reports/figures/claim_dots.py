@@ -44,7 +44,11 @@ def claim_dots(record: Mapping[str, Any]) -> Figure:
         axes.set_yticks([-n for n in range(len(comparisons))], labels)
         axes.set_ylim(-len(comparisons) + 0.5, 0.5)
         axes.grid(axis="y", visible=False)
-        first = comparisons[0]
-        name = first["metric"].replace("_", " ")
-        axes.set_xlabel(f"difference in {name} (claimed: {first['claimed']}); diamond: the text's")
+        sides = {one["claimed"] for one in comparisons}
+        label = f"difference in {comparisons[0]['metric'].replace('_', ' ')}"
+        label += f" (claimed: {sides.pop()})" if len(sides) == 1 else ""
+        label += (
+            "; diamond: the text's" if any(one["text"] is not None for one in comparisons) else ""
+        )
+        axes.set_xlabel(label)
     return figure
