@@ -77,13 +77,14 @@ def effective_weight(module: Any, parameter: str, rotation: Rotation) -> Tensor:
 
 def base_weight(module: Any, parameter: str, rotation: Rotation) -> Tensor:
     """The weight below an input rotation; a packed one is read off the layer's outputs."""
-    weight = getattr(module, parameter, None)
+    weight: Any = getattr(module, parameter, None)
     if hasattr(weight, "full_tensor"):
         weight = weight.full_tensor()
     layout = rotation.layout
     plain = isinstance(weight, Tensor) and type(weight) in (Tensor, nn.Parameter)
     if plain and weight.is_floating_point() and tuple(weight.shape) == layout.shape:
-        return weight.detach()
+        plain_weight: Tensor = weight.detach()
+        return plain_weight
     with torch.no_grad():  # column j of W is the answer to the unit vector e_j, less the bias
         device = rotation.start_energy.device
         dtype = next((p.dtype for p in module.parameters() if p.is_floating_point()), torch.float32)

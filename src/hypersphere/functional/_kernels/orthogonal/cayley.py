@@ -79,7 +79,8 @@ class CayleyMatrix(Function):
                 Y = torch.linalg.inv_ex(eye - wide * ctx.shrink)[0]
             R = (2.0 * Y - eye).to(R.dtype)
         ctx.save_for_backward(Y)
-        return R
+        result: Tensor = R
+        return result
 
     @staticmethod
     @once_differentiable
@@ -88,7 +89,8 @@ class CayleyMatrix(Function):
         dtype, G = grads[0].dtype, grads[0].to(Y.dtype)
         grad_W = Y.mT @ G @ Y.mT
         grad_U = (grad_W - grad_W.mT).mul_(2.0 if ctx.shrink is None else 2.0 * ctx.shrink)
-        return grad_U.triu_(1).to(dtype)
+        result: Tensor = grad_U.triu_(1).to(dtype)
+        return result
 
 
 def _solve(W: Tensor, V: Tensor) -> tuple[Tensor, Tensor, bool, Tensor]:
