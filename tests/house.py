@@ -26,7 +26,7 @@ LEVELS: dict[str, int] = {
     "ranges": 1, "finding": 1,
     "functional": 2,
     "layers": 3, "heads": 3, "regularizers": 3, "orthogonal": 3, "distributions": 3,
-    "models": 4,
+    "models": 4, "integrations": 4,
     "data": 5,
     "evaluation": 6,
     "training": 7,

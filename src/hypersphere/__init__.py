@@ -8,7 +8,7 @@ Directions carry the meaning, lengths do not. The package has four parts, each u
 - ``hypersphere.orthogonal``: training that rotates all neurons of a layer together;
 
 with the distributions of directions (``distributions``) and the system around them: ``models``,
-``data``, ``training``, ``evaluation``, ``reports``.
+``data``, ``training``, ``evaluation``, ``reports``; ``integrations`` is for other people's loops.
 
 Subpackages open on first use, so ``import hypersphere`` costs nothing beyond the name:
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         finding,
         functional,
         heads,
+        integrations,
         layers,
         models,
         orthogonal,
@@ -48,6 +49,7 @@ _SUBPACKAGES = (
     "finding",
     "functional",
     "heads",
+    "integrations",
     "layers",
     "models",
     "orthogonal",
@@ -64,6 +66,7 @@ __all__ = [
     "finding",
     "functional",
     "heads",
+    "integrations",
     "layers",
     "models",
     "orthogonal",

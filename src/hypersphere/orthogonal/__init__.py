@@ -6,6 +6,7 @@
 >>> model = hs.orthogonal.fold(model)                        # plain layers again
 """
 
+from .adapters import Adapter, load_adapter, merge, save_adapter
 from .butterfly import Butterfly
 from .costs import memory_estimate
 from .diagnostics import (
@@ -20,6 +21,7 @@ from .fold import add_task, fold, use_task
 from .groups import parameter_groups
 from .ogd import OGD
 from .plan import PlannedLayer, RotationPlan
+from .pretrained import folded_state
 from .reflections import Reflections
 from .restart import restart
 from .rotate import plan_rotation, rotate
@@ -33,6 +35,7 @@ describe = plan_rotation
 
 __all__ = [
     "OGD",
+    "Adapter",
     "Butterfly",
     "LayerReport",
     "Matrix",
@@ -47,7 +50,10 @@ __all__ = [
     "describe",
     "energies",
     "fold",
+    "folded_state",
+    "load_adapter",
     "memory_estimate",
+    "merge",
     "orthogonality_error",
     "orthogonality_penalty",
     "parameter_groups",
@@ -55,5 +61,6 @@ __all__ = [
     "report",
     "restart",
     "rotate",
+    "save_adapter",
     "use_task",
 ]

@@ -11,6 +11,7 @@ from torch.nn.utils import parametrize
 from ..finding import weight_state
 from .input_side import detach_input_rotation, effective_weight
 from .rotation import Rotation, required_rotations
+from .task_values import exchange_values
 
 __all__ = ["add_task", "fold", "unparametrized", "use_task", "why_not_written"]
 
@@ -130,7 +131,8 @@ def use_task(model: nn.Module, name: str) -> nn.Module:
     """Make `name` the current task: its R turns the neurons, and is the one that is trained.
 
     The task every rotated model starts with is called "default". Give the optimizer the
-    parameters of a task after making it current (`parameter_groups(model)`).
+    parameters of a task after making it current (`parameter_groups(model)`). What else its adapter
+    brought (:func:`load_adapter`: classifier, norms) takes its place, too.
 
     Args:
         model: a rotated model.
@@ -139,6 +141,9 @@ def use_task(model: nn.Module, name: str) -> nn.Module:
     Returns:
         The model.
     """
-    for _, _, _, rotation in required_rotations(model):
+    found = required_rotations(model)
+    before = found[0][3].task
+    for _, _, _, rotation in found:
         rotation.use_task(name)
+    exchange_values(model, before, name)
     return model

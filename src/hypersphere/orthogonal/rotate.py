@@ -17,6 +17,7 @@ from .fold import unparametrized
 from .input_side import attach_input_rotation, detach_input_rotation
 from .matrices import CONSTRUCTED, TURNED_START
 from .plan import PlannedLayer, RotationPlan, check_refine, make_plan, warn_of_memory
+from .pretrained import install_plain_files
 from .refine import refine_neurons
 from .rotation import MAPS, Rotation
 from .steps import watch_optimizers
@@ -168,6 +169,7 @@ def rotate(
         everything = [prepared(layer) for layer in plan]
     _attach_all(everything, learn_neurons)
     watch_optimizers()
+    install_plain_files(model)
     return model
 
 
