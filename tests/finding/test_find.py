@@ -301,7 +301,14 @@ def test_fsdp2(one_rank):
     close(sharded[0].weight.grad.full_tensor(), plain[0].weight.grad)
     with pytest.raises(ValueError, match="cannot be turned .DTensor.*rotate before fully_shard"):
         hs.orthogonal.rotate(sharded)
-    assert "input" in str(hs.orthogonal.describe(sharded, start="identity"))
+    x = torch.randn(4, 8)
+    before = plain(x)
+    hs.orthogonal.rotate(sharded, start="identity", structure="reflections", rank=2)
+    close(sharded(x), before)
+    sharded(x).square().sum().backward()
+    assert sharded[0].input_rotation.map.U.grad.abs().sum() > 0
+    with pytest.raises(ValueError, match="cannot fold into 0 .DTensor"):
+        hs.orthogonal.fold(sharded)
 
 
 def test_arguments():

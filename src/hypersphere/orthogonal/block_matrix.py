@@ -42,6 +42,9 @@ def times_blocks(rows: Tensor, R: Tensor) -> Tensor:
     sets, stored, size, _ = R.shape
     if sets == stored == 1:  # a plain product is quicker than a batch of one
         return (rows.reshape(-1, size) @ R[0, 0]).reshape(rows.shape)
+    if sets == 1:  # bmm reads strided blocks as they are; matmul would copy them
+        parts = rows.reshape(-1, stored, size).transpose(0, 1)
+        return torch.bmm(parts, R[0]).transpose(0, 1).reshape(rows.shape)
     parts = rows.reshape(sets, -1, stored, size).transpose(1, 2)
     return (parts @ R).transpose(1, 2).reshape(rows.shape)
 

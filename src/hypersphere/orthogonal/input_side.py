@@ -6,6 +6,7 @@ blocks, cheaper than turning all neurons.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,7 +16,14 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from ..finding import Site
 from .rotation import INPUT_ROTATION, Rotation
 
-__all__ = ["attach_input_rotation", "detach_input_rotation", "effective_weight", "why_no_inputs"]
+__all__ = [
+    "attach_input_rotation",
+    "average_over_ranks",
+    "base_weight",
+    "detach_input_rotation",
+    "effective_weight",
+    "why_no_inputs",
+]
 
 
 def why_no_inputs(site: Site) -> str:
@@ -36,6 +44,22 @@ def attach_input_rotation(module: nn.Module, rotation: Rotation) -> None:
     """Turn the inputs of a layer by the rotation, which becomes a submodule of it."""
     module.add_module(INPUT_ROTATION, rotation)
     module.register_forward_pre_hook(_turn_input, with_kwargs=True)
+
+
+# Note [Sharded bases]
+# FSDP2 reduces the gradients of what it has sharded. A rotation that joins later is a plain
+# parameter on every rank, so it averages its own gradient over the mesh of the weight.
+def average_over_ranks(rotation: Rotation, weight: Any) -> None:
+    """Average the gradients of a rotation over the ranks of a DTensor. Note [Sharded bases]."""
+    for p in rotation.parameters():
+        p.register_post_accumulate_grad_hook(partial(_average, weight.device_mesh))
+
+
+def _average(mesh: Any, p: Tensor) -> None:
+    assert p.grad is not None
+    for axis in range(mesh.ndim):
+        torch.distributed.all_reduce(p.grad, group=mesh.get_group(axis))
+    p.grad.div_(mesh.size())
 
 
 def detach_input_rotation(module: nn.Module) -> None:

@@ -14,7 +14,7 @@ from ..functional import normalize as unit
 from .diagnostics import energy
 from .first_maps import Form, start_neurons
 from .fold import unparametrized
-from .input_side import attach_input_rotation, detach_input_rotation
+from .input_side import attach_input_rotation, average_over_ranks, detach_input_rotation
 from .matrices import CONSTRUCTED, TURNED_START
 from .plan import PlannedLayer, RotationPlan, check_refine, make_plan, warn_of_memory
 from .pretrained import install_plain_files
@@ -231,9 +231,15 @@ def _input_rotation(layer: PlannedLayer, generator: torch.Generator | None) -> R
     known = isinstance(weight, Tensor) and weight.dtype == torch.float64
     dtype = torch.float64 if known else torch.float32
     nothing = torch.empty(0, layout.dim, device=device, dtype=dtype)
+    sharded = layer.site.state == "sharded"
+    if sharded and generator is None:  # every rank draws the same
+        generator = torch.Generator().manual_seed(0)
     _, first = start_neurons(layer.form, layout, nothing, "identity", generator)
     trainable = isinstance(weight, Tensor) and weight.requires_grad
-    return Rotation(layout, first, trainable=trainable, side="input").to(device)
+    rotation = Rotation(layout, first, trainable=trainable, side="input").to(device)
+    if sharded:
+        average_over_ranks(rotation, weight)
+    return rotation
 
 
 def _attach_all(
