@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from ...host import can_look, known
 from ..autograd import Function
 from .rotations import skew, stretched, upper_skew_outer
 
@@ -100,7 +101,7 @@ def _solve(W: Tensor, V: Tensor) -> tuple[Tensor, Tensor, bool, Tensor]:
 
 def _lu(A: Tensor) -> tuple[Tensor, Tensor, bool]:
     """LU in place, and whether it has exchanged rows; I - W needs that only for a large W."""
-    if torch.compiler.is_compiling():
+    if not can_look(A):
         factors, pivots, _ = torch.linalg.lu_factor_ex(A)
         return factors, pivots, True
     pivots = torch.empty(A.shape[:-1], dtype=torch.int32, device=A.device)
@@ -112,7 +113,7 @@ def _lu(A: Tensor) -> tuple[Tensor, Tensor, bool]:
     else:
         torch.linalg.lu_factor_ex(A, out=(A, pivots, info))
     order = torch.arange(1, A.shape[-1] + 1, dtype=torch.int32, device=A.device)
-    return A, pivots, not torch.equal(pivots, order.expand_as(pivots))
+    return A, pivots, not known((pivots == order).all())
 
 
 def _lu_solve(
