@@ -285,7 +285,7 @@ def main() -> int:
     parser.add_argument("--method", help="a single run of this method, printed as JSON")
     parser.add_argument("--seed", type=int, default=0, help="of the single run")
     parser.add_argument("--factor", type=float, default=1.0, help="of its learning rate")
-    parser.add_argument("--output", type=Path, default=ROOT / "results/benchmarks/reviews.json")
+    parser.add_argument("--output", type=Path, default=ROOT / "results/reviews.json")
     given = parser.parse_args()
     if given.method:
         lr = METHODS[given.method][1] * given.factor
