@@ -113,7 +113,11 @@ class _Search:
         kind = type(wrapper).__module__.split(".")[-2:-1]
         reader = lora_reader(wrapper, base) if self.lora == "effective" else None
         note = "LoRA: W + B A" if reader else f"base of {' '.join(kind) or 'an adapter'}"
-        parts = [key for key, child in wrapper.named_children() if any(child.parameters())]
+        parts = [
+            key
+            for key, child in wrapper.named_children()
+            if next(child.parameters(), None) is not None
+        ]
         self.left_out += [
             LeftOut(_join(name, key), type(getattr(wrapper, key)).__name__, f"adapter of {name}")
             for key in parts
@@ -129,7 +133,7 @@ class _Search:
         note: str,
         copy: bool,
     ) -> bool:
-        if any(is_lazy(p) for p in module._parameters.values()):
+        if any(p is not None and is_lazy(p) for p in module._parameters.values()):
             reason = "not initialized yet: run one batch through the model first"
             self.left_out.append(LeftOut(name, type(module).__name__, reason))
             return True
@@ -155,7 +159,7 @@ class _Search:
             self.left_out.append(LeftOut(name, _describe(module), "embeddings=False"))
             return
         for key, value in module._parameters.items():
-            if value is not None and value.ndim >= 2:
+            if value is not None and value.ndim >= 2 and len(value) > 1:
                 shape = tuple(value.shape)
                 what = f"{type(module).__name__}.{key} {shape}"
                 reason = "unknown layer: set neuron_role on it if its weight has a neuron per row"
@@ -191,7 +195,7 @@ def _declared_outputs(model: nn.Module) -> Iterator[int]:
 
 def _inside_blocks(model: nn.Module) -> set[int]:
     """Everything inside the repeated blocks of a network, such as the layers of a transformer."""
-    blocks = [m for m in model.modules() if isinstance(m, _BLOCKS)]
+    blocks: list[nn.Module] = [m for m in model.modules() if isinstance(m, _BLOCKS)]
     for module in model.modules():
         if isinstance(module, nn.ModuleList) and module is not model:
             blocks += [m for m in module if any(m.children()) and type(m) is not nn.Sequential]

@@ -31,7 +31,7 @@ def saved_copies(module: nn.Module) -> tuple[nn.Module, dict[str, nn.Module]] | 
         return None
     if getattr(module, "disable_adapters", False):
         return original, {}
-    active = getattr(module, "active_adapters", None) or getattr(module, "active_adapter", ())
+    active: Any = getattr(module, "active_adapters", None) or getattr(module, "active_adapter", ())
     names = [active] if isinstance(active, str) else list(active)
     return original, {name: copies[name] for name in names if name in copies}
 

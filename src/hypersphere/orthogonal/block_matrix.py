@@ -21,7 +21,7 @@ from .matrices import CONSTRUCTED, PACKED, apply, matrix, neutral
 __all__ = ["Matrix", "times_blocks", "wide_dtype"]
 
 # Blocks up to this size: R is formed and multiplied, which is cheaper than acting without it.
-_FORMED = 128
+FORMED = 128
 
 
 def wide_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -42,6 +42,9 @@ def times_blocks(rows: Tensor, R: Tensor) -> Tensor:
     sets, stored, size, _ = R.shape
     if sets == stored == 1:  # a plain product is quicker than a batch of one
         return (rows.reshape(-1, size) @ R[0, 0]).reshape(rows.shape)
+    if sets == 1:  # bmm reads strided blocks as they are; matmul would copy them
+        parts = rows.reshape(-1, stored, size).transpose(0, 1)
+        return torch.bmm(parts, R[0]).transpose(0, 1).reshape(rows.shape)
     parts = rows.reshape(sets, -1, stored, size).transpose(1, 2)
     return (parts @ R).transpose(1, 2).reshape(rows.shape)
 
@@ -145,7 +148,7 @@ class Matrix(nn.Module):
         self._check_orthogonal()
         sets, stored = self.U.shape[:2]
         size, U = self.size, self.square()
-        if sets * stored > 1 and size <= _FORMED:
+        if sets * stored > 1 and size <= FORMED:
             with torch.autocast(device_type=U.device.type, enabled=False):
                 R = matrix(U, self.method, self.bandwidth)
                 work = torch.promote_types(R.dtype, rows.dtype)
@@ -235,6 +238,7 @@ def gram_error(R: Tensor) -> float:
     """max |R^T R - I| over a batch of matrices; 0 for none."""
     if R.numel() == 0:
         return 0.0
+    R = R.detach()
     gram = R.mT @ R
     gram.diagonal(dim1=-2, dim2=-1).sub_(1.0)
     return float(gram.abs().amax())

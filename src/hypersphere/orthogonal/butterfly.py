@@ -75,7 +75,8 @@ class Butterfly(Matrix):
         """
         sets, d = self.U.shape[0], self.blocks * self.size
         eye = torch.eye(d, dtype=self.U.dtype, device=self.U.device).repeat(sets, 1)
-        return self(eye).view(sets, d, d).mT
+        turned: Tensor = self(eye)
+        return turned.view(sets, d, d).mT
 
     def undo(self, rows: Tensor) -> Tensor:
         """R^{-1} applied to neurons, in float64.
@@ -99,7 +100,8 @@ class Butterfly(Matrix):
 
     def _by_factor(self, R: Tensor) -> Tensor:
         """(sets, m k, b, b) -> (m, sets, k, b, b)"""
-        return R.unflatten(1, (self.factors, self.blocks)).transpose(0, 1)
+        sets, _, size, _ = R.shape
+        return R.view(sets, self.factors, self.blocks, size, size).transpose(0, 1)
 
     def _through(self, rows: Tensor, R: Tensor, order: Iterable[int]) -> Tensor:
         for i in order:

@@ -128,8 +128,8 @@ def _matches_reversed(pattern: str, name: str) -> bool:
 
 
 def _matches(module: str, name: str) -> bool:
-    """`fc` means the module fc, everything below it, and any module whose last names are fc."""
-    if module == name or module.startswith(name + ".") or module.endswith("." + name):
+    """`fc` means any module of that name, and everything below it."""
+    if f".{name}." in f".{module}.":
         return True
     return any(sign in name for sign in "*?[") and fnmatchcase(module, name)
 

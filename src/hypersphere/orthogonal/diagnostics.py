@@ -38,7 +38,7 @@ def orthogonality_error(model: nn.Module) -> float:
             "no layer has a matrix R to measure: all were rotated with a function or module T(v), "
             "which need not be linear; report(model) shows their energies"
         )
-    return max(R.orthogonality_error() for R in found)
+    return float(max(R.orthogonality_error() for R in found))
 
 
 def orthogonality_penalty(model: nn.Module, squared: bool = True) -> Tensor:

@@ -154,5 +154,5 @@ def start_neurons(
         turned = times_blocks(rows.double(), turn.to(rows.device).mT)
         rows = turned.to(rows.dtype)
     if isinstance(form.method, str) and form.method in TURNED_START and isinstance(first, MAPS):
-        rows = first.undo(rows)  # type: ignore[operator]
+        rows = first.undo(rows)
     return rows, first

@@ -40,14 +40,14 @@ def fold(model: nn.Module) -> nn.Module:
     (True, ['weight', 'bias'])
     """
     found = required_rotations(model)
-    refused = [f"{label} ({why})" for label, *item in found if (why := why_not_written(*item))]
+    refused = [f"{item[0]} ({why})" for item in found if (why := why_not_written(*item[1:]))]
     if refused:
         raise ValueError(
             f"cannot fold into {', '.join(refused[:5])}: such a weight cannot be rewritten, so R "
             f"stays beside it; save what was trained instead, or fold the model before that"
         )
     # All weights first: nothing is folded if one of them fails.
-    weights = [effective_weight(*item).detach().clone() for _, *item in found]
+    weights = [effective_weight(*item[1:]).detach().clone() for item in found]
     for (_, module, parameter, rotation), weight in zip(found, weights, strict=True):
         if rotation.side == "input":
             frozen = not any(p.requires_grad for p in rotation.parameters())

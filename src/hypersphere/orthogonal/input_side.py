@@ -6,6 +6,7 @@ blocks, cheaper than turning all neurons.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,7 +16,14 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from ..finding import Site
 from .rotation import INPUT_ROTATION, Rotation
 
-__all__ = ["attach_input_rotation", "detach_input_rotation", "effective_weight", "why_no_inputs"]
+__all__ = [
+    "attach_input_rotation",
+    "average_over_ranks",
+    "base_weight",
+    "detach_input_rotation",
+    "effective_weight",
+    "why_no_inputs",
+]
 
 
 def why_no_inputs(site: Site) -> str:
@@ -36,6 +44,22 @@ def attach_input_rotation(module: nn.Module, rotation: Rotation) -> None:
     """Turn the inputs of a layer by the rotation, which becomes a submodule of it."""
     module.add_module(INPUT_ROTATION, rotation)
     module.register_forward_pre_hook(_turn_input, with_kwargs=True)
+
+
+# Note [Sharded bases]
+# FSDP2 reduces the gradients of what it has sharded. A rotation that joins later is a plain
+# parameter on every rank, so it averages its own gradient over the mesh of the weight.
+def average_over_ranks(rotation: Rotation, weight: Any) -> None:
+    """Average the gradients of a rotation over the ranks of a DTensor. Note [Sharded bases]."""
+    for p in rotation.parameters():
+        p.register_post_accumulate_grad_hook(partial(_average, weight.device_mesh))
+
+
+def _average(mesh: Any, p: Tensor) -> None:
+    assert p.grad is not None
+    for axis in range(mesh.ndim):
+        torch.distributed.all_reduce(p.grad, group=mesh.get_group(axis))
+    p.grad.div_(mesh.size())
 
 
 def detach_input_rotation(module: nn.Module) -> None:
@@ -77,13 +101,14 @@ def effective_weight(module: Any, parameter: str, rotation: Rotation) -> Tensor:
 
 def base_weight(module: Any, parameter: str, rotation: Rotation) -> Tensor:
     """The weight below an input rotation; a packed one is read off the layer's outputs."""
-    weight = getattr(module, parameter, None)
+    weight: Any = getattr(module, parameter, None)
     if hasattr(weight, "full_tensor"):
         weight = weight.full_tensor()
     layout = rotation.layout
     plain = isinstance(weight, Tensor) and type(weight) in (Tensor, nn.Parameter)
     if plain and weight.is_floating_point() and tuple(weight.shape) == layout.shape:
-        return weight.detach()
+        plain_weight: Tensor = weight.detach()
+        return plain_weight
     with torch.no_grad():  # column j of W is the answer to the unit vector e_j, less the bias
         device = rotation.start_energy.device
         dtype = next((p.dtype for p in module.parameters() if p.is_floating_point()), torch.float32)

@@ -73,7 +73,8 @@ class Reflections(nn.Module):
         """
         sets, _, d = self.U.shape
         eye = torch.eye(d, dtype=self.U.dtype, device=self.U.device).repeat(sets, 1)
-        return self(eye).view(sets, d, d).mT
+        turned: Tensor = self(eye)
+        return turned.view(sets, d, d).mT
 
     def orthogonality_error(self) -> float:
         """max |R^T R - I|, in float64.
@@ -106,7 +107,8 @@ class Reflections(nn.Module):
                 solved = torch.linalg.solve_triangular(inverse, inner, upper=True, left=False)
             else:
                 solved = torch.linalg.solve_triangular(inverse.mT, inner, upper=False, left=False)
-            return (x - solved @ V).reshape(rows.shape).to(rows.dtype)
+            turned: Tensor = x - solved @ V
+            return turned.reshape(rows.shape).to(rows.dtype)
 
     def extra_repr(self) -> str:
         return f"U={tuple(self.U.shape)}"

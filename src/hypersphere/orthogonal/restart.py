@@ -57,7 +57,7 @@ def restart(model: nn.Module, optimizer: Optimizer | None = None) -> nn.Module:
         why = why_not_written(module, parameter, rotation)
         if why:
             raise ValueError(f"R cannot be folded into {label} ({why}): nothing to restart from")
-    weights = [effective_weight(*item).detach().clone() for _, *item in found]
+    weights = [effective_weight(*item[1:]).detach().clone() for item in found]
     for (_, module, parameter, rotation), weight in zip(found, weights, strict=True):
         _begin_again(rotation.map)
         _set_neurons(module, parameter, rotation, weight)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -13,7 +14,7 @@ from ..functional import normalize as unit
 from .diagnostics import energy
 from .first_maps import Form, start_neurons
 from .fold import unparametrized
-from .input_side import attach_input_rotation, detach_input_rotation
+from .input_side import attach_input_rotation, average_over_ranks, detach_input_rotation
 from .matrices import CONSTRUCTED, TURNED_START
 from .plan import PlannedLayer, RotationPlan, check_refine, make_plan, warn_of_memory
 from .pretrained import install_plain_files
@@ -22,6 +23,7 @@ from .rotation import MAPS, Rotation
 from .steps import watch_optimizers
 
 MEMORY_WARNING = 2**30  # bytes for one layer
+_OWN = ("plain", "sharded", "quantized")  # weights of one module alone
 
 
 def rotate(
@@ -225,11 +227,19 @@ def plan_rotation(
 def _input_rotation(layer: PlannedLayer, generator: torch.Generator | None) -> Rotation:
     module, layout = layer.site.module, layer.site.layout
     device = next(module.parameters()).device
-    nothing = torch.empty(0, layout.dim, device=device)
-    _, first = start_neurons(layer.form, layout, nothing, "identity", generator)
     weight = getattr(module, layer.site.parameter, None)
+    known = isinstance(weight, Tensor) and weight.dtype == torch.float64
+    dtype = torch.float64 if known else torch.float32
+    nothing = torch.empty(0, layout.dim, device=device, dtype=dtype)
+    sharded = layer.site.state == "sharded"
+    if sharded and generator is None:  # every rank draws the same
+        generator = torch.Generator().manual_seed(0)
+    _, first = start_neurons(layer.form, layout, nothing, "identity", generator)
     trainable = isinstance(weight, Tensor) and weight.requires_grad
-    return Rotation(layout, first, trainable=trainable, side="input").to(device)
+    rotation = Rotation(layout, first, trainable=trainable, side="input").to(device)
+    if sharded:
+        average_over_ranks(rotation, weight)
+    return rotation
 
 
 def _attach_all(
@@ -245,20 +255,23 @@ def _attach_all(
             trained = isinstance(weight, Tensor) and weight.requires_grad
             if layer.side == "input":
                 attach_input_rotation(module, rotation)
-                undo.append(lambda m=module: detach_input_rotation(m))
-                if trained:
-                    weight.requires_grad_(False)  # type: ignore[union-attr]
-                    undo.append(lambda w=weight: w.requires_grad_(True))
+                undo.append(partial(detach_input_rotation, module))
+                # The base stays as it is; what makes a computed weight, or shares a tied one, is
+                # the caller's.
+                if isinstance(weight, Tensor) and trained and layer.site.state in _OWN:
+                    weight.requires_grad_(False)
+                    undo.append(partial(weight.requires_grad_, True))
                 continue
             assert isinstance(weight, nn.Parameter)
             old = weight.data
             if neurons is not None:
+                undo.append(partial(setattr, weight, "data", old))
                 weight.data = neurons
             rotation.holds_neurons = True
             # unsafe only skips torch's own trial run, which would form R
             parametrize.register_parametrization(module, parameter, rotation, unsafe=True)
             rotation.holds_neurons = False
-            undo.append(lambda a=(module, parameter, old, trained): unparametrized(*a))
+            undo.append(partial(unparametrized, module, parameter, old, trained))
             chain: Any = cast(Any, module.parametrizations)[parameter]
             chain.original.requires_grad_(learn_neurons)
     except BaseException:
