@@ -180,6 +180,18 @@ def test_a_model_in_bfloat16(tmp_path):
         hs.orthogonal.load_adapter(base(), tmp_path)
 
 
+def test_a_model_in_float64(tmp_path):
+    options = {"start": "identity", "skip": ("head", "conv")}
+    model = hs.orthogonal.rotate(base().double(), **options).eval()
+    with torch.no_grad():
+        for p in model.parameters():
+            if p.requires_grad:
+                p.normal_(std=0.1)
+    hs.orthogonal.save_adapter(model, tmp_path)
+    other = hs.orthogonal.load_adapter(base().double().eval(), tmp_path)
+    assert torch.equal(other(X.double()), model(X.double()))
+
+
 def refused(model: nn.Module, folder, match: str, **options) -> None:
     """Loading raises, and the model is as it was."""
     before = {name: value.clone() for name, value in model.state_dict().items()}
