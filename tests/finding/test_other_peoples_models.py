@@ -102,6 +102,7 @@ def test_targets_are_those_of_peft():
     assert labels(targets=["*.1.*_proj"], skip=["mlp"]) == [
         f"model.layers.1.self_attn.{p}_proj" for p in "qkvo"
     ]
+    assert len(labels(targets="all-linear")) == 14
     assert labels(targets=["lm_head"]) == ["lm_head"]
     assert labels(targets=["embed_tokens"]) == ["model.embed_tokens"]
     with pytest.raises(ValueError, match="'q_porj', which is not a module; did you mean 'q_proj'"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from fnmatch import fnmatchcase
 
 from torch import nn
@@ -15,6 +15,7 @@ from .rotation import INPUT_ROTATION
 
 __all__ = ["SIDES", "choose_side", "chosen_sites"]
 
+ALL_LINEAR = "all-linear"  # PEFT's word for it
 SIDES = ("weight", "input", "auto")
 # On the input side a row costs block length / neurons more than the layer alone. Up to this share
 # it is the cheaper side for any number of rows but the largest.
@@ -32,8 +33,10 @@ def chosen_sites(
         model: any module.
         skip: names of modules to leave alone. Default: the output layer, unless targets are given.
         targets: names or patterns of modules to take; a string is a regular expression for whole
-            names. Default: all.
+            names, or "all-linear". Default: all.
     """
+    all_linear = targets == ALL_LINEAR
+    targets = None if all_linear else targets
     findings = find_layers(model, embeddings=targets is not None, lora="base")
     found, left_out = findings.sites, findings.left_out
     if not found:
@@ -51,6 +54,8 @@ def chosen_sites(
             reason = "" if wanted(site.name) else "not in targets"
         else:
             reason = _why_not_by_default(site, skip, lone)
+            if all_linear and site.kind not in ("linear", "Conv1D"):
+                reason = "not linear"
         if skip and any(_matches(site.name, name) for name in skip):
             reason = "in skip"
         if reason:
@@ -86,30 +91,20 @@ def _check_names(model: nn.Module, found: list[Site], skip: Collection[str] | No
             )
 
 
-def _target_test(model: nn.Module, found: list[Site], targets: str | Collection[str] | None):  # type: ignore[no-untyped-def]
+def _target_test(
+    model: nn.Module, found: list[Site], targets: str | Collection[str] | None
+) -> Callable[[str], bool]:
     """A function that says whether a name is among the targets, each of which must fit a layer."""
     if targets is None:
         return lambda name: True
-    if isinstance(targets, str):
-        pattern = targets
-
-        def wanted(name: str) -> bool:
-            return re.fullmatch(pattern, name) is not None
-
-        patterns = [targets]
-    else:
-        patterns = list(targets)
-
-        def wanted(name: str) -> bool:
-            return any(_matches(name, target) for target in patterns)
-
+    fits = _is_whole_match if isinstance(targets, str) else _matches
+    patterns = [targets] if isinstance(targets, str) else list(targets)
     layers = [site.name for site in found]
     for target in patterns:
-        fits = re.fullmatch if isinstance(targets, str) else _matches_reversed
-        if any(fits(target, name) for name in layers):
+        if any(fits(name, target) for name in layers):
             continue
         modules = dict(model.named_modules())
-        others = [f"{n} ({type(m).__name__})" for n, m in modules.items() if fits(target, n)]
+        others = [f"{n} ({type(m).__name__})" for n, m in modules.items() if fits(n, target)]
         if others:
             raise ValueError(
                 f"targets names {target!r}, which is no layer that can be rotated: {others[0]}"
@@ -120,11 +115,11 @@ def _target_test(model: nn.Module, found: list[Site], targets: str | Collection[
             f"targets names {target!r}, which is not a module{hint}; the layers are: "
             f"{', '.join(layers)}"
         )
-    return wanted
+    return lambda name: any(fits(name, target) for target in patterns)
 
 
-def _matches_reversed(pattern: str, name: str) -> bool:
-    return _matches(name, pattern)
+def _is_whole_match(module: str, expression: str) -> bool:
+    return re.fullmatch(expression, module) is not None
 
 
 def _matches(module: str, name: str) -> bool:

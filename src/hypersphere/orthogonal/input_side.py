@@ -52,7 +52,8 @@ def attach_input_rotation(module: nn.Module, rotation: Rotation) -> None:
 def average_over_ranks(rotation: Rotation, weight: Any) -> None:
     """Average the gradients of a rotation over the ranks of a DTensor. Note [Sharded bases]."""
     for p in rotation.parameters():
-        p.register_post_accumulate_grad_hook(partial(_average, weight.device_mesh))
+        hook: Any = p.register_post_accumulate_grad_hook
+        hook(partial(_average, weight.device_mesh))
 
 
 def _average(mesh: Any, p: Tensor) -> None:

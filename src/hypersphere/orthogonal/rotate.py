@@ -86,7 +86,8 @@ def rotate(
         learn_lengths: train the length of each neuron beside its direction. The text keeps it
             fixed.
         targets: names of modules to rotate, as PEFT's target_modules: whole names, last parts
-            ("q_proj") or patterns ("*.attn.*"), or one regular expression for whole names.
+            ("q_proj") or patterns ("*.attn.*"), or one regular expression for whole names, or
+            "all-linear", which leaves the output layer out as the default does.
             Embeddings and bilinear layers are rotated only if named here. Default: all layers but
             those of `skip`.
         structure: "blocks" (F.33, F.34); "butterfly", a product of block-diagonal factors over
