@@ -7,12 +7,16 @@ MiniLM-L6 (Wang et al. 2020; 22 million numbers) with a linear classifier over t
 tokens. The texts are 10,605 sentences of movie reviews that twenty people have rated (Hutto and
 Gilbert 2014, MIT license); those rated near neutral are left out. Every run is a process of its
 own, so that peak memory is the run's alone. Finished runs are kept: a second call goes on.
+Each method runs at three learning rates; the table shows the one that is best on 300 further
+sentences, on average over the seeds.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import io
+import itertools
 import json
 import random
 import re
@@ -34,7 +38,9 @@ from hypersphere.integrations import rotation_optimizer
 
 from harness import ROOT, environment
 
-TRAIN, TEST, STEPS, BATCH, LONGEST = 1000, 1000, 60, 16, 48
+TRAIN, CHOICE, TEST = 1000, 300, 1000
+STEPS, BATCH, LONGEST = 60, 16, 48
+FACTORS = (1.0, 3.0, 1 / 3)  # of the learning rate below
 NEUTRAL = 0.5  # on a scale from -4 to 4
 BLOCK = 32  # length of a block of R, in every layer
 NARROW = r".*(query|key|value|attention\.output\.dense|intermediate\.dense)"
@@ -179,27 +185,36 @@ def accuracy(model: nn.Module, encode: Callable, samples: list[tuple[str, int]])
     return right / len(samples)
 
 
-def one_run(wheel: Path, texts: Path, method: str, seed: int, steps: int = STEPS) -> dict:
+def one_run(wheel: Path, texts: Path, method: str, seed: int, lr: float) -> dict:
     """Train and test once; what it took."""
     samples = load_texts(texts)
-    train, test = samples[:TRAIN], samples[-TEST:]
+    train, choice, test = samples[:TRAIN], samples[TRAIN : TRAIN + CHOICE], samples[-TEST:]
     encoder, encode = load_encoder(wheel)
     torch.manual_seed(seed)
     model = prepare(Classifier(encoder, encoder.config.hidden_size), method)
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    clear_peak()
     before = _memory("VmRSS")
-    start = time.perf_counter()
-    fit(model, encode, train, METHODS[method][1], seed, steps)
-    seconds = time.perf_counter() - start
+    start = time.process_time()  # of all threads: what else the machine does is not counted
+    fit(model, encode, train, lr, seed, STEPS)
+    seconds = time.process_time() - start
+    peak = (_memory("VmHWM") - before) / 1024
     return {
         "method": method,
         "seed": seed,
-        "lr": METHODS[method][1],
+        "lr": lr,
         "trained": trained,
+        "choice": accuracy(model, encode, choice),
         "accuracy": accuracy(model, encode, test),
         "seconds": seconds,
-        "peak_mb": (_memory("VmHWM") - before) / 1024,
+        "peak_mb": peak,
     }
+
+
+def clear_peak() -> None:
+    """Forget the peak of loading, where the kernel lets us."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
 
 
 def _memory(key: str) -> int:
@@ -208,12 +223,19 @@ def _memory(key: str) -> int:
 
 
 def summary(runs: list[dict]) -> list[list[str]]:
-    """One row per method: mean and standard deviation over seeds."""
+    """One row per method, at its best rate: mean and standard deviation over seeds."""
     rows = []
     for method in METHODS:
-        own = [run for run in runs if run["method"] == method]
-        if not own:
+        rates: dict[float, list[dict]] = {}
+        for run in runs:
+            if run["method"] == method:
+                rates.setdefault(run["lr"], []).append(run)
+        if not rates:
             continue
+        # a rate with fewer seeds than others has not been run to its end
+        most = max(map(len, rates.values()))
+        whole = [own for own in rates.values() if len(own) == most]
+        own = max(whole, key=lambda own: mean(run["choice"] for run in own))
         hits = [100 * run["accuracy"] for run in own]
         spread = f" ± {stdev(hits):.1f}" if len(hits) > 1 else ""
         rows.append(
@@ -223,7 +245,7 @@ def summary(runs: list[dict]) -> list[list[str]]:
                 f"{mean(hits):.1f}{spread}",
                 f"{mean(run['seconds'] for run in own):.0f}",
                 f"{mean(run['peak_mb'] for run in own):.0f}",
-                f"{own[0]['lr']:g}",
+                f"{own[0]['lr']:.2g} of {len(rates)}",
                 str(len(own)),
             ]
         )
@@ -237,7 +259,15 @@ def record(path: Path, runs: list[dict]) -> None:
         "command": "python benchmarks/reviews.py",
         "environment": environment(),
         "caption": f"{TRAIN:,} sentences, {STEPS} steps of {BATCH}; tested on {TEST:,} others",
-        "columns": ["", "trained numbers", "accuracy, %", "seconds", "peak MiB", "rate", "seeds"],
+        "columns": [
+            "",
+            "trained numbers",
+            "accuracy, %",
+            "CPU seconds",
+            "peak MiB",
+            "rate",
+            "seeds",
+        ],
         "rows": summary(runs),
         "runs": runs,
     }
@@ -254,23 +284,24 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=3, help="runs per method (default: 3)")
     parser.add_argument("--method", help="a single run of this method, printed as JSON")
     parser.add_argument("--seed", type=int, default=0, help="of the single run")
-    parser.add_argument("--output", type=Path, default=ROOT / "results/benchmarks/reviews.json")
+    parser.add_argument("--factor", type=float, default=1.0, help="of its learning rate")
+    parser.add_argument("--output", type=Path, default=ROOT / "results/reviews.json")
     given = parser.parse_args()
     if given.method:
-        print(json.dumps(one_run(given.wheel, given.texts, given.method, given.seed)))
+        lr = METHODS[given.method][1] * given.factor
+        print(json.dumps(one_run(given.wheel, given.texts, given.method, given.seed, lr)))
         return 0
     runs = json.loads(given.output.read_text())["runs"] if given.output.exists() else []
-    done = {(run["method"], run["seed"]) for run in runs}
-    for seed in range(given.seeds):
-        for method in METHODS:
-            if (method, seed) in done:
-                continue
-            command = [sys.executable, __file__, "--wheel", given.wheel, "--texts", given.texts]
-            command += ["--method", method, "--seed", str(seed)]
-            printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-            runs.append(json.loads(printed.splitlines()[-1]))
-            record(given.output, runs)
-            print(f"{method}, seed {seed}: {100 * runs[-1]['accuracy']:.1f} %", flush=True)
+    done = {(run["method"], run["seed"], run["lr"]) for run in runs}
+    for seed, factor, method in itertools.product(range(given.seeds), FACTORS, METHODS):
+        if (method, seed, METHODS[method][1] * factor) in done:
+            continue
+        command = [sys.executable, __file__, "--wheel", given.wheel, "--texts", given.texts]
+        command += ["--method", method, "--seed", str(seed), "--factor", repr(factor)]
+        printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        runs.append(json.loads(printed.splitlines()[-1]))
+        record(given.output, runs)
+        print(f"{method}, seed {seed}: {100 * runs[-1]['accuracy']:.1f} %", flush=True)
     record(given.output, runs)
     return 0
 

@@ -62,14 +62,25 @@ def test_oft_and_ours_train_the_same_numbers():
 
 def test_the_table_has_one_row_per_method(tmp_path):
     runs = [
-        {"method": m, "seed": s, "lr": 1e-3, "trained": 10, "accuracy": 0.5 + s / 10,
+        {"method": m, "seed": s, "lr": 1e-3, "trained": 10, "accuracy": 0.5 + s / 10, "choice": 0.5,
          "seconds": 2.0, "peak_mb": 3.0}
         for m in list(reviews.METHODS)[:2] for s in (0, 1)
     ]  # fmt: skip
     reviews.record(tmp_path / "reviews.json", runs)
     written = json.loads((tmp_path / "reviews.json").read_text())
-    assert written["rows"][0] == ["classifier alone", "10", "55.0 ± 7.1", "2", "3", "0.001", "2"]
+    assert written["rows"][0] == [
+        "classifier alone",
+        "10",
+        "55.0 ± 7.1",
+        "2",
+        "3",
+        "0.001 of 1",
+        "2",
+    ]
     assert len(written["rows"]) == 2 and written["runs"] == runs
+    better = [{**run, "lr": 1e-2, "choice": 0.6, "accuracy": 0.4} for run in runs]
+    assert reviews.summary(runs + better)[0][2:6:3] == ["40.0 ± 0.0", "0.01 of 2"]
+    assert reviews.summary(runs + better[:1])[0][5] == "0.001 of 2"  # not run to its end
 
 
 def test_texts_rated_near_neutral_are_left_out(tmp_path):
@@ -99,7 +110,8 @@ def test_the_comparison_with_peft_runs(tmp_path, monkeypatch):
     monkeypatch.setattr(finetuning, "SIDE", 6)
     monkeypatch.setattr(finetuning, "WRAP", (64, 8))
     assert finetuning.main() in (0, 1)
-    written = json.loads((tmp_path / "results" / "benchmarks" / "finetuning.json").read_text())
+    (path,) = (tmp_path / "results" / "benchmarks").glob("finetuning.*.json")
+    written = json.loads(path.read_text())
     assert len(written["tables"]) == 5
     for rows in written["tables"].values():
         assert any(row["limit"] is not None for row in rows)

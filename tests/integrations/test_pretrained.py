@@ -51,6 +51,20 @@ def test_copies_pickles_and_given_states_are_folded_too(tmp_path):
           logits(model, "bert"), scale=10)  # fmt: skip
 
 
+def test_a_model_of_which_a_part_is_rotated(tmp_path):
+    model = make("bert")
+    hs.orthogonal.rotate(model.bert.encoder.layer[0], start="identity", blocks=2, skip=())
+    hs.orthogonal.rotate(model.bert.encoder.layer[1], start="identity", side="weight", skip=())
+    move(model)
+    keys = list(model.state_dict())
+    assert any("parametrizations" in key for key in keys)  # for all others, the model's own state
+    model.save_pretrained(tmp_path)
+    again, report = type(model).from_pretrained(tmp_path, output_loading_info=True)
+    assert not report["missing_keys"] and not report["unexpected_keys"]
+    close(logits(again.eval(), "bert"), logits(model, "bert"), scale=10)
+    assert list(model.state_dict()) == keys
+
+
 def test_a_distributed_checkpoint_of_rotations_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"fold\(model\) first.*save_adapter"):
         rotated("bert").save_pretrained(tmp_path, distributed_checkpoint=True)

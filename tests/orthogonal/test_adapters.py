@@ -180,6 +180,18 @@ def test_a_model_in_bfloat16(tmp_path):
         hs.orthogonal.load_adapter(base(), tmp_path)
 
 
+def test_a_model_in_float64(tmp_path):
+    options = {"start": "identity", "skip": ("head", "conv")}
+    model = hs.orthogonal.rotate(base().double(), **options).eval()
+    with torch.no_grad():
+        for p in model.parameters():
+            if p.requires_grad:
+                p.normal_(std=0.1)
+    hs.orthogonal.save_adapter(model, tmp_path)
+    other = hs.orthogonal.load_adapter(base().double().eval(), tmp_path)
+    assert torch.equal(other(X.double()), model(X.double()))
+
+
 def refused(model: nn.Module, folder, match: str, **options) -> None:
     """Loading raises, and the model is as it was."""
     before = {name: value.clone() for name, value in model.state_dict().items()}
@@ -306,3 +318,40 @@ def test_a_root_layer_attention_and_a_compiled_model(tmp_path):
     hs.orthogonal.load_adapter(plain, tmp_path / "attention")
     assert list(read(tmp_path / "attention").layers) == ["in_proj_weight"]
     assert torch.equal(plain.in_proj_weight, attention.in_proj_weight)
+
+
+def quantized(kind: str) -> nn.Module:
+    """A network whose middle layer another library has quantized."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 64), nn.Linear(64, 3))
+    if kind == "torchao":
+        torchao = pytest.importorskip("torchao.quantization")
+        torchao.quantize_(nn.Sequential(net[2]), torchao.Int8WeightOnlyConfig())
+        return net.requires_grad_(False)
+    bnb = pytest.importorskip("bitsandbytes")
+    layer = bnb.nn.Linear4bit(64, 64)
+    layer.load_state_dict(net[2].state_dict())
+    net[2] = layer.to("cpu")
+    return net.requires_grad_(False)
+
+
+@pytest.mark.filterwarnings("ignore")  # of the libraries
+@pytest.mark.parametrize("kind", ["4bit", "torchao"])
+def test_adapters_over_a_quantized_base(tmp_path, kind):
+    model = hs.orthogonal.rotate(quantized(kind), start="identity", blocks=8)
+    with torch.no_grad():
+        for p in model.parameters():
+            if p.requires_grad:
+                p.normal_(std=0.1)
+    x = torch.randn(4, 64)
+    hs.orthogonal.save_adapter(model, tmp_path)
+    again = quantized(kind)
+    assert (again(x) - model(x)).abs().max() > 1e-2
+    hs.orthogonal.load_adapter(again, tmp_path)
+    close(again(x), model(x))
+    other = quantized(kind)
+    other[0].weight.data += 1
+    with pytest.raises(ValueError, match="another base"):
+        hs.orthogonal.load_adapter(other, tmp_path)
+    with pytest.raises(ValueError, match=r"the rotation of 2 cannot be multiplied .*save_adapter"):
+        hs.orthogonal.folded_state(model)

@@ -182,10 +182,21 @@ def test_files_that_are_no_oft_adapter_are_refused(tmp_path):
 
 def test_convolutions_are_refused_because_peft_is_wrong_there(tmp_path):
     base = nn.Sequential(nn.Conv2d(4, 4, 3, padding=1))
+    x = torch.randn(2, 4, 6, 6)
+    before = base(x).detach()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         config = peft.OFTConfig(target_modules=["0"], oft_block_size=4, r=0)
         theirs = peft.get_peft_model(base, config)
+    assert distance(theirs(x), before) > 0.5 * float(before.abs().max())  # at the identity
     theirs.save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="on convolutions PEFT's forward pass is not"):
         hs.orthogonal.load_adapter(nn.Sequential(nn.Conv2d(4, 4, 3, padding=1)), tmp_path)
+
+
+def test_the_series_of_peft_is_not_orthogonal():
+    """The figure of docs/finetuning.md, from PEFT's own code."""
+    from peft.tuners.oft.layer import OFTRotationModule
+
+    R = OFTRotationModule(1, 1, 2, 2)._cayley_batch(torch.tensor([[0.5]]), 2, True, 5)[0]
+    assert abs(distance(R.T @ R, torch.eye(2)) - 0.12) < 0.005

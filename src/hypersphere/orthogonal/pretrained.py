@@ -9,6 +9,7 @@ plain weight that is loaded into a rotated layer becomes its neurons.
 from __future__ import annotations
 
 import inspect
+import sys
 from types import MethodType
 from typing import Any, cast
 
@@ -36,6 +37,7 @@ def install_plain_files(model: nn.Module) -> None:
     for _, module, _, _ in rotations(model):
         if _load_plain not in _hooks(module):
             cast(Any, module).register_load_state_dict_pre_hook(_load_plain)
+            cast(Any, module).register_state_dict_post_hook(_fold_for_parent)
 
 
 def _hooks(module: nn.Module) -> list[object]:
@@ -134,6 +136,28 @@ def _save_folded(
         state_dict=folded_state(self, state_dict),
         **options,
     )
+
+
+# Note [Models around a rotated one]
+# If only a part of a model was rotated, the `save_pretrained` of the whole is not ours. It collects
+# the states of all layers, so a rotated layer looks who asks, and answers with plain weights.
+
+
+def _fold_for_parent(module: nn.Module, state_dict: Any, prefix: str, *rest: Any) -> None:
+    """Fold the state of a layer that is collected for `save_pretrained`."""
+    frame: Any = sys._getframe(1)
+    while frame is not None and not _saves_pretrained(frame):  # Note [Models around a rotated one]
+        frame = frame.f_back
+    if frame is None:
+        return
+    keys = [key for key in state_dict if key.startswith(prefix)]
+    part = {key[len(prefix) :]: state_dict.pop(key) for key in keys}
+    state_dict.update({prefix + key: v for key, v in folded_state(module, part).items()})
+
+
+def _saves_pretrained(frame: Any) -> bool:
+    library = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+    return frame.f_code.co_name == "save_pretrained" and library == "transformers"
 
 
 # Note [Neurons of the base]

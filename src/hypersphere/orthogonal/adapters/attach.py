@@ -115,8 +115,7 @@ def _maps(model: nn.Module, adapter: Adapter, task: str) -> dict[str, nn.Module]
             raise ValueError(
                 f"{MISMATCH}: the map of {path} should hold {expected}; it holds {got}"
             )
-        reference = next(rotation.map.parameters())
-        made.to(reference.device)
+        _like(made, rotation)
         made.load_state_dict(layer.tensors)
         found[path] = made
     return found
@@ -157,9 +156,14 @@ def _put_map(rotation: Rotation, task: str, made: nn.Module) -> None:
             return
     reference = next(rotation.map.parameters())
     made.requires_grad_(reference.requires_grad)
-    rotation.tasks[task] = made.to(reference.device).train(rotation.training)
+    rotation.tasks[task] = _like(made, rotation).train(rotation.training)
 
 
 def _identity(path: str, rotation: Rotation) -> nn.Module:
-    options = map_options(path, rotation)
-    return make_map(rotation.layout, options).to(next(rotation.map.parameters()).device)
+    return _like(make_map(rotation.layout, map_options(path, rotation)), rotation)
+
+
+def _like(made: nn.Module, rotation: Rotation) -> nn.Module:
+    """The map, where and in the type in which those of the rotation are."""
+    reference = next(rotation.map.parameters())
+    return made.to(device=reference.device, dtype=reference.dtype)

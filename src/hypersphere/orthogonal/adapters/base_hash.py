@@ -113,9 +113,20 @@ def _hash(value: Tensor) -> str:
     if value.is_meta:
         raise ValueError("a model on the meta device has no weights to compare; load them first")
     digest = hashlib.sha256(f"{value.dtype} {tuple(value.shape)}".encode())
-    # + 0 makes one zero of the two, which a permutation in floating point may exchange
-    plain = value.detach().cpu()
-    plain = plain + 0 if plain.is_floating_point() else plain
-    content: Any = plain.contiguous().reshape(-1).view(torch.uint8).numpy()
-    digest.update(content)
+    for part in _parts(value.detach()):
+        plain = part.cpu()
+        # + 0 makes one zero of the two, which a permutation in floating point may exchange
+        plain = plain + 0 if plain.is_floating_point() else plain
+        content: Any = plain.contiguous().reshape(-1).view(torch.uint8).numpy()
+        digest.update(content)
     return digest.hexdigest()[:16]
+
+
+def _parts(value: Tensor) -> Iterator[Tensor]:
+    """The tensors behind a tensor: codes and scales of a quantized one (torchao), else itself."""
+    flatten = getattr(value, "__tensor_flatten__", None)
+    if flatten is None:
+        yield torch.Tensor.as_subclass(value, Tensor)
+        return
+    for name in flatten()[0]:
+        yield from _parts(getattr(value, name))
