@@ -155,8 +155,53 @@ def test_a_training_that_shrinks_its_features_is_told_to_anneal():
         head.loss(x, y).backward()
         optimizer.step()
     found = diagnose(head, x, y)
-    if found.scale < 1 and not found.healthy:
-        assert "annealing" in str(found) and "BatchNorm" not in str(found)
+    assert found.scale < 1 and not found.healthy, found
+    assert "annealing" in str(found) and "BatchNorm" not in str(found)
+
+
+@pytest.mark.parametrize("kind", [heads.ArcFaceHead, heads.AdaFaceHead, heads.CurricularFaceHead])
+def test_features_opposite_to_all_classes(kind):
+    common = torch.randn(16)
+    head = kind(16, 10)
+    with torch.no_grad():
+        head.weight.copy_(-common + 0.3 * torch.randn(10, 16))
+    x, y = common + 0.3 * torch.randn(200, 16), torch.randint(10, (200,))
+    for fresh in (False, True):
+        found = diagnose(head, x, y, fresh=fresh)
+        assert found.class_cosine < -0.8 and found.target_angle > 140
+        assert len(found.advice) == 1 and "opposite to all classes at once" in found.advice[0]
+        assert "MarginSchedule" in found.advice[0] and "BatchNorm" in found.advice[0]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        heads.ArcFaceHead,
+        heads.AdaFaceHead,
+        heads.MagFaceHead,
+        heads.CurricularFaceHead,
+        heads.SphereFaceRHead,
+        heads.SphereFace2Head,
+    ],
+)
+def test_every_head_is_told_healthy_and_fresh(kind):
+    x, y = clusters()
+    found = diagnose(on_classes(kind(16, 10)), 3 * x, y)
+    assert found.healthy and found.accuracy == 1, found
+    head = kind(16, 10)
+    random = diagnose(head, torch.randn(200, 16), y, fresh=True)
+    assert random.healthy, random  # nothing to be seen yet
+    later = diagnose(head, torch.randn(200, 16), y)
+    assert kind is heads.SphereFace2Head or not later.healthy, later
+
+
+def test_sub_centers_are_judged_by_the_nearest():
+    x, y = clusters()
+    head = heads.ArcFaceHead(16, 10, subcenters=2)
+    with torch.no_grad():
+        head.weight[:, 1] = torch.eye(10, 16)
+    found = diagnose(head, x, y)
+    assert found.healthy and found.target_angle < 10, found
 
 
 @pytest.mark.parametrize(
