@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..functional.cross_entropy import Gradient
 from ..registry import register
-from .arguments import chosen_scale, plain_number
+from .arguments import chosen_scale, plain_number, slow_start
 from .margin import MarginHead
 from .margin_values import MarginValue, make_held_margin
 
@@ -61,6 +61,7 @@ class CurricularFaceHead(MarginHead):
             num_classes,
             make_held_margin("shift", plain_number(m), num_classes),
             scale=chosen_scale(scale, in_features, num_classes),
+            start_std=slow_start(in_features),
             gradient=gradient,
             sample=sample,
         )

@@ -6,7 +6,7 @@ from ..functional.angular import Angular
 from ..functional.cross_entropy import Gradient
 from ..functional.margins import Margin
 from ..registry import register
-from .arguments import chosen_scale, plain_number
+from .arguments import chosen_scale, plain_number, slow_start
 from .margin import MarginHead
 from .margin_values import MarginValue, make_held_margin
 
@@ -294,9 +294,11 @@ class ArcFaceHead(MarginHead):
     codes differ from each other there: left as it is, which does not learn from features that begin
     opposite to their class, or cos(theta) - m sin(m), which jumps.
 
-    W starts with entries N(0, 0.01^2), as in the authors' code: short rows turn fast, so that the
-    classes come to the features. With rows of length 1 and s = 64 the features run away from all
-    classes at once and stay opposite to them.
+    Scale and start of W keep out of the trap that docs/heads.md describes, features that lie
+    opposite to all classes at once: s is as large as C asks for, and the rows of W have length 3 at
+    first, so that they turn slowly. The paper's s = 64 and the short rows of its code, N(0,
+    0.01^2), are for networks that end with a BatchNorm: `MarginHead(d, C, Margin(shift=0.5),
+    scale=64.0, start_std=0.01)`.
 
     With `subcenters` a class has several directions, for pictures that are wrong or hard; see
     `find_outliers` and `keep_dominant`.
@@ -331,6 +333,7 @@ class ArcFaceHead(MarginHead):
             num_classes,
             make_held_margin("shift", plain_number(m), num_classes),
             scale=chosen_scale(scale, in_features, num_classes),
+            start_std=slow_start(in_features),
             learn_scale=learn_scale,
             gradient=gradient,
             sample=sample,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..functional.cross_entropy import Gradient
 from ..registry import register
-from .arguments import chosen_scale, plain_number
+from .arguments import chosen_scale, plain_number, slow_start
 from .margin import MarginHead
 from .quality_margins import AdaptiveMargin, MagnitudeMargin
 
@@ -55,6 +55,7 @@ class AdaFaceHead(MarginHead):
             num_classes,
             AdaptiveMargin(plain_number(m), plain_number(h), plain_number(momentum)),
             scale=chosen_scale(scale, in_features, num_classes),
+            start_std=slow_start(in_features),
             gradient=gradient,
             sample=sample,
             subcenters=subcenters,
@@ -107,6 +108,7 @@ class MagFaceHead(MarginHead):
             num_classes,
             MagnitudeMargin(*numbers),
             scale=chosen_scale(scale, in_features, num_classes),
+            start_std=slow_start(in_features),
             gradient=gradient,
             sample=sample,
             subcenters=subcenters,
