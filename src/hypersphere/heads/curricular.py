@@ -18,7 +18,7 @@ __all__ = ["CurricularFaceHead"]
 
 @register("head", "curricularface", source="CurricularFace (2020)")
 class CurricularFaceHead(MarginHead):
-    """CurricularFace: f_y = s cos(theta_y + m), f_j = s cos(theta_j) or s cos(theta_j) (t + cos).
+    """CurricularFace: f_y = s cos(theta_y + m), hard f_j = s cos(theta_j) (t + cos(theta_j)).
 
     Features (B, d) -> scores (B, C). With labels (B,), the margin is on the target, and a class
     whose cosine is above cos(theta_y + m) is hard: its score is multiplied by t + cos(theta_j). t

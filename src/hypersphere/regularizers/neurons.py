@@ -158,9 +158,9 @@ def _layer(layer: nn.Module, together: bool) -> Iterator[Found]:
         wide = layer.in_features if isinstance(layer, nn.Linear) else layer.in1_features
         yield Found("", "weight", role, partial(_rows, layer), layer.out_features, wide)
     elif _declares_rows(layer):
-        shape: Any = layer.weight.shape
+        shape: Any = _rows(layer).shape
         read = partial(_rows, layer)
-        yield Found("", "weight", role or "linear", read, shape[0], shape[1])
+        yield Found("", "weight", role or "linear", read, shape[1], shape[2])
 
 
 def _filters(layer: Any, together: bool) -> Tensor:
@@ -174,6 +174,8 @@ def _filters(layer: Any, together: bool) -> Tensor:
 
 def _rows(layer: Any) -> Tensor:
     weight: Tensor = layer.weight
+    if getattr(layer, "subcenters", 1) > 1:  # (C, K, d): every sub-center is a direction
+        return weight.flatten(0, 1)[None]
     return weight.flatten(1)[None]
 
 
