@@ -120,7 +120,26 @@ def head_loss(
     if own is not None:
         loss: Tensor = own(features, labels, **options)
         return loss
-    return F.cross_entropy(head(features), labels, **options)
+    return F.cross_entropy(head_scores(head, features), labels, **options)
+
+
+def head_scores(head: nn.Module, features: Tensor) -> Tensor:
+    """The scores of a head, checked: one of the user's own may give something else.
+
+    Args:
+        head: features -> scores.
+        features: (B, d).
+
+    Returns:
+        Scores (B, C).
+    """
+    scores: Tensor = head(features)
+    if scores.ndim != 2 or len(scores) != len(features):
+        raise ValueError(
+            f"{type(head).__name__} should give scores ({len(features)}, number of classes) for "
+            f"features {tuple(features.shape)}; got {tuple(scores.shape)}"
+        )
+    return scores
 
 
 def _mixes(loss: Any) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hypersphere.models.classifier import head_loss
+from hypersphere.models.classifier import head_loss, head_scores
 from hypersphere.registry import register
 from hypersphere.training.build import Loaders, make_loaders, make_net
 from hypersphere.training.config import Config
@@ -140,7 +140,7 @@ class Classification:
         Returns:
             {"accuracy": scalar tensor}.
         """
-        scores = self.model.head(outputs.detach())  # type: ignore[operator, union-attr]
+        scores = head_scores(self.model.head, outputs.detach())  # type: ignore[arg-type]
         labels = batch[1]
         if len(batch) > 2:
             labels = labels.gather(1, batch[2].argmax(1, keepdim=True))[:, 0]
