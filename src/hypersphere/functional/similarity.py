@@ -75,8 +75,8 @@ class StretchedCosine(_Similarity):
         m: what the angle is divided by, >= 1; a number or a scalar tensor.
         detached: let the gradient be that of the cosine.
 
-    >>> StretchedCosine(2.0)(torch.tensor([1.0, -1.0])).round(decimals=4)
-    tensor([1., 0.])
+    >>> StretchedCosine(2.0)(torch.tensor([1.0, -0.5]))  # cos(0), cos(60 degrees)
+    tensor([1.0000, 0.5000])
     """
 
     def __init__(self, m: float | Tensor = 1.5, detached: bool = False) -> None:
