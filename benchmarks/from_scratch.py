@@ -118,7 +118,7 @@ def main() -> int:
         split = hs.data.load("letters")
         tables[f"letters, {split.num_classes} classes"] = compare(split, arguments.steps)
     if "lfw" in arguments.data and root:
-        options = {"protocol": "open_set", "size": (56, 48), "test_fraction": 0.25}
+        options = {"protocol": "open_set", "size": (28, 24), "test_fraction": 0.25}
         split = hs.data.load("lfw", root, **options)
         tables[f"LFW, {split.num_classes} people"] = compare(split, arguments.steps)
     return 0 if write("from_scratch", tables) else 1
