@@ -52,7 +52,7 @@ class SphereFace2Head(MarginHead):
 
     >>> head = SphereFace2Head(8, 1000)
     >>> round(head.shared_bias.item(), 2)
-    6.24
+    7.94
     """
 
     link: ClassVar[Literal["logsumexp", "softplus"]] = "softplus"

@@ -10,6 +10,7 @@ import hypersphere.training.adversarial
 import hypersphere.training.hooks
 import hypersphere.training.loggers
 import hypersphere.training.metric_losses
+import hypersphere.training.mixup
 import hypersphere.training.tasks  # noqa: F401
 from hypersphere.training.config import (
     Config,
