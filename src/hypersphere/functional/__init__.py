@@ -77,6 +77,7 @@ from .projections import (
     sketch,
 )
 from .prototypes import prototypes, simplex_prototypes
+from .rotation_mean import inverse_cayley, rotation_logarithm, rotation_mean
 from .similarity import StretchedCosine, WidenedCosine
 from .soft_targets import soft_margin_cross_entropy
 from .uniformity import uniformity_test
@@ -141,6 +142,7 @@ __all__ = [
     "hole_moment",
     "hole_radii",
     "hyperspherical_energy",
+    "inverse_cayley",
     "koleo",
     "log_energy",
     "magnitude",
@@ -169,6 +171,8 @@ __all__ = [
     "project",
     "prototypes",
     "random_rotation",
+    "rotation_logarithm",
+    "rotation_mean",
     "row_norm",
     "sample_classes",
     "separation",

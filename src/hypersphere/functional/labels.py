@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from .host import demand, known
 from .margins import Psi, is_trivial
 
 __all__ = [
@@ -23,8 +24,8 @@ def sample_classes(
 ) -> tuple[Tensor, Tensor]:
     """All P different classes in `labels`, and a random `share` of the other C - P.
 
-    At least one other is drawn, if there is one. Inside torch.compile, where S has to be known
-    ahead, more are: as if all labels were different.
+    At least one other is drawn, if there is one. Inside torch.compile and on accelerators, where S
+    has to be known ahead, more are: as if all labels were different.
 
     Args:
         labels: (B,) integers; negative ones do not count.
@@ -46,8 +47,8 @@ def sample_classes(
     positive[labels.clamp_min(-1)] = 1.0  # a negative label lands in the spare last place
     positive = positive[:count]
     different = positive.sum()
-    compiling = torch.compiler.is_compiling()
-    most = min(count, labels.shape[0]) if compiling else int(different)
+    found = known(different)
+    most = min(count, labels.shape[0]) if found is None else int(found)
     size = most + math.ceil(share * (count - most))
     rank = torch.rand(count, device=labels.device, generator=generator) + 2 * positive
     index = rank.topk(size, sorted=False).indices.sort().values
@@ -91,6 +92,8 @@ def check_shapes(features: Tensor, weight: Tensor, labels: Tensor | None) -> Non
 def check_labels(labels: Tensor, count: int, ignore_index: int | None = None) -> None:
     """Raise an error that names the first label outside 0..count-1; silent inside torch.compile.
 
+    On an accelerator the host does not wait for the answer: the device stops at an assertion.
+
     Args:
         labels: (B,) integers.
         count: number of classes.
@@ -105,12 +108,15 @@ def check_labels(labels: Tensor, count: int, ignore_index: int | None = None) ->
     wrong = (labels < 0) | (labels >= count)
     if ignore_index is not None:
         wrong &= labels != ignore_index
-    if bool(wrong.any()):
+
+    def message() -> str:
         place = int(wrong.nonzero()[0, 0])
-        raise ValueError(
+        return (
             f"label {int(labels[place])} (sample {place}) is outside 0..{count - 1}: "
             f"there are C = {count} classes"
         )
+
+    demand(~wrong.any(), message)
 
 
 def check_soft_targets(labels: Tensor, psi: Psi) -> None:

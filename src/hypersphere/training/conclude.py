@@ -39,6 +39,8 @@ def conclude(job: Job, run: Run, record: RunFolder, say: Any) -> Any:
     net, result = job.task.model, None
     if hasattr(job.task, "conclude"):
         summary.update(job.task.conclude(run, record, say))
+    for values in run.call("summarize"):
+        summary.setdefault("measured", {}).update(values)
     if is_parametrized(net) and not is_spread(net):
         summary["folded"] = save_folded(record, net)
     if job.loaders is not None:

@@ -28,6 +28,7 @@ from torch.nn import functional as F
 
 from ...angular import angular, angular_derivative, angular_derivative_k, is_cosine
 from ...curricular import curricular, curricular_slope
+from ...host import known
 
 __all__ = ["ClassScores", "backward_pass", "default_chunk", "forward_pass"]
 
@@ -224,7 +225,7 @@ def forward_pass(scores: ClassScores) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         # asking whether that overflowed would cost more than it saves.
         if start > 0 and z.device.type == "cpu" and not torch.compiler.is_compiling():
             total = f.sub_(others[:, None]).exp_().sum(1)
-            if bool(total.isfinite().all()):
+            if known(total.isfinite().all()):
                 others = others + total.log1p_()
                 continue
             f = chunk_scores(part)
