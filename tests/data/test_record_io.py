@@ -36,7 +36,8 @@ def write_rec(folder, records, split_at=None):
             parts = content.split(struct.pack("<I", MAGIC))
         for place, part in enumerate(parts):
             kind = 0 if len(parts) == 1 else 1 if place == 0 else 3 if part is parts[-1] else 2
-            out += struct.pack("<II", MAGIC, kind << 29 | len(part)) + part + b"\0" * (-len(part) % 4)
+            out += struct.pack("<II", MAGIC, kind << 29 | len(part))
+            out += part + b"\0" * (-len(part) % 4)
     (folder / "train.rec").write_bytes(out)
     (folder / "train.idx").write_text("".join(f"{i}\t{o}\n" for i, o in enumerate(offsets)))
     return offsets

@@ -74,7 +74,10 @@ def load_rec(
         raise ValueError(f"{file}: nobody has {min_images} pictures or more")
     keys, people = keys[~few], people[~few]
     names, labels = np.unique(people, return_inverse=True)
-    places = torch.tensor([offsets[int(key)] for key in keys], dtype=torch.int64)
+    absent = [key for key in keys.tolist() if key not in offsets]
+    if absent:
+        raise damaged(index_file, f"record {absent[0]}", "none of that number", WHERE)
+    places = torch.tensor([offsets[key] for key in keys.tolist()], dtype=torch.int64)
     everything = EncodedPictures(
         partial(_picture_at, str(file)),
         places,
@@ -153,6 +156,8 @@ def _read_index(path: Path, length: int) -> dict[int, int]:
     """key -> offset; every offset inside the file."""
     check_regular(path, 1 << 31)
     try:
+        if not path.read_bytes()[:64].strip():
+            raise ValueError("nothing in it")
         table = np.loadtxt(path, dtype=np.int64, delimiter="\t", ndmin=2)
     except (ValueError, UnicodeDecodeError, OverflowError) as error:
         raise damaged(path, "lines of key and offset", str(error), WHERE) from None
