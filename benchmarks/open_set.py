@@ -45,15 +45,15 @@ HEADS: dict[str, dict[str, Any]] = {
     "SphereFace2": {"name": "sphereface2"},
 }
 SETTINGS = {
-    "size": [56, 48],
+    "size": [42, 36],
     "train_at_least": 10,
     "gallery_people": 100,
     "enrolled": 2,
     "far": 0.01,
-    "steps": 700,
+    "steps": 500,
     "batch_size": 64,
     "lr": 0.05,
-    "model": {"name": "cnn3", "widths": [16, 32, 64], "depths": [1, 2, 2], "features": 128},
+    "model": {"name": "cnn3", "widths": [16, 32, 64], "depths": [1, 1, 1], "features": 128},
 }
 
 
