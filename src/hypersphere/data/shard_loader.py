@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from .._optional import require
 from ._random import generator
 from .normalize import Normalize
-from .shard_samples import decode_sample
+from .shard_samples import decode_sample, raw_samples
 
 if TYPE_CHECKING:
     from .shards import Shards
@@ -168,8 +168,6 @@ class _Stream(IterableDataset):  # type: ignore[type-arg]
         for again in count():
             key = (self.seed, "buffer", self.epoch, self.rank, worker, again)
             seed = int(torch.randint(1 << 62, (), generator=generator(*key)))
-            yield from wds.DataPipeline(
-                wds.SimpleShardList(files),
-                wds.tarfile_to_samples(),
-                wds.detshuffle(self.shards.buffer, initial=self.shards.buffer, seed=seed),
-            )
+            buffer = self.shards.buffer
+            shuffle = wds.detshuffle(buffer, initial=buffer, seed=seed)
+            yield from shuffle.run(raw_samples(files))
