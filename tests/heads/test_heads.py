@@ -468,7 +468,8 @@ def test_other_sizes_are_refused(wrong):
 
 def test_every_head_is_in_the_register():
     known = (
-        "softmax l_softmax w_softmax s_softmax a_softmax ga_softmax am_softmax arcface margin hinge"
+        "softmax l_softmax w_softmax s_softmax a_softmax ga_softmax am_softmax arcface margin "
+        "hinge sphereface2 sphereface_r adaface magface curricularface prototype"
     )
     assert set(known.split()) <= set(registry.names("head"))
     assert registry.entry("head", "a_softmax").target is heads.ASoftmaxHead

@@ -465,6 +465,16 @@ def test_scores_can_be_exported():
         close(program.module()(x), head(x))
 
 
+def test_sub_centers_are_neurons_of_their_own():
+    from hypersphere.regularizers import MHE, find_neurons
+
+    head = heads.ArcFaceHead(DIM, CLASSES, subcenters=3)
+    (found,) = find_neurons(head)
+    assert found.count == 3 * CLASSES and tuple(found.read().shape) == (1, 3 * CLASSES, DIM)
+    MHE(hidden=0.0, output=1.0)(head).backward()
+    assert head.weight.grad.isfinite().all() and (head.weight.grad != 0).any()
+
+
 # --- several labels per sample ----------------------------------------------------------------
 
 

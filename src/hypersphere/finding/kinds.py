@@ -88,6 +88,8 @@ def _declared(module: Any) -> tuple[FilterMatrix, str] | None:
     if weight.ndim < 2:
         return None
     shape = _shape(weight)
+    if getattr(module, "subcenters", 1) > 1:  # (C, K, d): every sub-center is a direction
+        shape = (shape[0] * shape[1], shape[2])
     if getattr(module, "neuron_role", None) is not None or shape in sizes:
         return FilterMatrix(shape, shape[1]), "linear"
     return None

@@ -27,17 +27,17 @@ class _Similarity(AngularFunction):
 
     def value(self, cos: Tensor, k: Parameter = None, eps: float | None = None) -> Tensor:
         if not self.detached:
-            return self.exact(cos, eps)
-        return cos + (self.exact(cos.detach(), eps) - cos.detach())
+            return self._exact(cos, eps)
+        return cos + (self._exact(cos.detach(), eps) - cos.detach())
 
     def slope(self, cos: Tensor, k: Parameter = None, eps: float | None = None) -> Tensor:
-        return torch.ones_like(cos) if self.detached else self.exact_slope(cos, eps)
+        return torch.ones_like(cos) if self.detached else self._exact_slope(cos, eps)
 
-    def exact(self, cos: Tensor, eps: float | None) -> Tensor:
+    def _exact(self, cos: Tensor, eps: float | None) -> Tensor:
         """g with its own gradient."""
         raise NotImplementedError
 
-    def exact_slope(self, cos: Tensor, eps: float | None) -> Tensor:
+    def _exact_slope(self, cos: Tensor, eps: float | None) -> Tensor:
         """dg / dcos."""
         raise NotImplementedError
 
@@ -61,10 +61,10 @@ class WidenedCosine(_Similarity):
     def __init__(self, t: float = 3.0, detached: bool = False) -> None:
         super().__init__(t, 1.0, detached)
 
-    def exact(self, cos: Tensor, eps: float | None) -> Tensor:
+    def _exact(self, cos: Tensor, eps: float | None) -> Tensor:
         return 2 * ((cos + 1) / 2).clamp_min(0).pow(self.parameter) - 1
 
-    def exact_slope(self, cos: Tensor, eps: float | None) -> Tensor:
+    def _exact_slope(self, cos: Tensor, eps: float | None) -> Tensor:
         return self.parameter * ((cos + 1) / 2).clamp_min(0).pow(self.parameter - 1)
 
 
@@ -82,10 +82,10 @@ class StretchedCosine(_Similarity):
     def __init__(self, m: float | Tensor = 1.5, detached: bool = False) -> None:
         super().__init__(m, 1.0, detached)
 
-    def exact(self, cos: Tensor, eps: float | None) -> Tensor:
+    def _exact(self, cos: Tensor, eps: float | None) -> Tensor:
         return torch.cos(arccos(cos) / self.parameter)
 
-    def exact_slope(self, cos: Tensor, eps: float | None) -> Tensor:
+    def _exact_slope(self, cos: Tensor, eps: float | None) -> Tensor:
         m, theta = self.parameter, cos.clamp(-1, 1).acos()
         eps = torch.finfo(cos.dtype).eps if eps is None else eps
         # sin(theta / m) / (m sin(theta)), whose limit at 0 is 1 / m^2

@@ -8,7 +8,6 @@ head.loss(features, labels)     # their cross entropy, without the (B, C) matrix
 
 from ..functional.margins import Margin
 from .annealing import LambdaAnnealing
-from .arcface import ArcFaceHead
 from .center import center_loss, move_centers
 from .curricular import CurricularFaceHead
 from .design import MarginCheck, check_margin, plot_margins
@@ -19,6 +18,7 @@ from .margin_values import HeldMargin, MarginSchedule, long_tail_margins
 from .metric_learning import MetricLoss
 from .objectives import (
     AMSoftmaxHead,
+    ArcFaceHead,
     ASoftmaxHead,
     GASoftmaxHead,
     LSoftmaxHead,

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from ..functional.angular import Angular, check_angular, is_cosine
 from ..functional.class_parts import Reduction, reduce
 from ..functional.target_score import Gradient
+from .theory import automatic_scale
 
-__all__ = ["check_head", "plain_number", "sizes", "weighted_penalty"]
+__all__ = ["check_head", "chosen_scale", "plain_number", "sizes", "slow_start", "weighted_penalty"]
 
 _Number = TypeVar("_Number")
 
@@ -30,6 +31,19 @@ def sizes(in_features: int, num_classes: int) -> tuple[int, int]:
         if not isinstance(size, numbers.Integral) or size < 1:
             raise ValueError(f"expected a whole number {name} >= 1, got {size!r}")
     return int(in_features), int(num_classes)
+
+
+def chosen_scale(scale: float | None, in_features: int, num_classes: int) -> float:
+    """The scale of a head that takes one from the number of classes unless it is given."""
+    return automatic_scale(sizes(in_features, num_classes)[1]) if scale is None else scale
+
+
+def slow_start(in_features: int) -> float:
+    """Standard deviation of the entries of W for rows of length 3; see the trap in docs/heads.md.
+
+    A row turns by about 1 / |w|^2 of what it would turn at length 1.
+    """
+    return 3.0 / float(sizes(in_features, 1)[0]) ** 0.5
 
 
 def weighted_penalty(

@@ -9,25 +9,24 @@ from torch import Tensor
 
 from ..functional.cross_entropy import Gradient
 from ..registry import register
-from .arcface import START_STD
-from .arguments import plain_number
+from .arguments import chosen_scale, plain_number, slow_start
 from .margin import MarginHead
 from .margin_values import MarginValue, make_held_margin
-from .theory import automatic_scale
 
 __all__ = ["CurricularFaceHead"]
 
 
 @register("head", "curricularface", source="CurricularFace (2020)")
 class CurricularFaceHead(MarginHead):
-    """CurricularFace: f_y = s cos(theta_y + m), f_j = s cos(theta_j) or s cos(theta_j) (t + cos).
+    """CurricularFace: f_y = s cos(theta_y + m), hard f_j = s cos(theta_j) (t + cos(theta_j)).
 
     Features (B, d) -> scores (B, C). With labels (B,), the margin is on the target, and a class
     whose cosine is above cos(theta_y + m) is hard: its score is multiplied by t + cos(theta_j). t
     is the running mean of cos(theta_y): small at first, so that hard classes count for less, until
-    the features lie near their classes. `loss` updates t in training mode; it is saved with the head.
-    Beyond theta = pi - m the target's score goes on falling as in `ArcFaceHead`, and decides there
-    which classes are hard; the authors' code compares with cos(theta_y + m), which rises again.
+    the features lie near their classes. `loss` updates t in training mode; it is saved with the
+    head. Beyond theta = pi - m the target's score goes on falling as in `ArcFaceHead`, and decides
+    there which classes are hard; the authors' code compares with cos(theta_y + m), which rises
+    again.
 
     Args:
         in_features: dimension d of the features.
@@ -61,10 +60,10 @@ class CurricularFaceHead(MarginHead):
             in_features,
             num_classes,
             make_held_margin("shift", plain_number(m), num_classes),
-            scale=automatic_scale(num_classes) if scale is None else scale,
+            scale=chosen_scale(scale, in_features, num_classes),
+            start_std=slow_start(in_features),
             gradient=gradient,
             sample=sample,
-            start_std=START_STD,
         )
         self.momentum = plain_number(momentum)
         self.reset_state()

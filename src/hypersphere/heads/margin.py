@@ -59,8 +59,8 @@ class MarginHead(nn.Module):
         chunk: classes that `loss` takes at a time. Default: about 2 MB of scores.
         subcenters: directions per class, K; the nearest to a feature makes the score. With more
             than one the weight is (C, K, d).
-        start_std: standard deviation of the entries of W at the start; the smaller, the faster W
-            turns at first. Default: 1 / sqrt(d), rows of length about 1.
+        start_std: standard deviation of the entries of W at the start; the smaller, the faster the
+            rows turn at first. Default: 1 / sqrt(d), rows of length about 1.
 
     >>> from hypersphere.heads import Margin
     >>> head = MarginHead(8, 10, margin=Margin(m=4))

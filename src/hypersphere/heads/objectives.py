@@ -6,13 +6,14 @@ from ..functional.angular import Angular
 from ..functional.cross_entropy import Gradient
 from ..functional.margins import Margin
 from ..registry import register
-from .arguments import plain_number
+from .arguments import chosen_scale, plain_number, slow_start
 from .margin import MarginHead
 from .margin_values import MarginValue, make_held_margin
 
 __all__ = [
     "AMSoftmaxHead",
     "ASoftmaxHead",
+    "ArcFaceHead",
     "GASoftmaxHead",
     "LSoftmaxHead",
     "SSoftmaxHead",
@@ -281,4 +282,60 @@ class AMSoftmaxHead(MarginHead):
             learn_scale=learn_scale,
             gradient=gradient,
             sample=sample,
+        )
+
+
+@register("head", "arcface", source="L_a2")
+class ArcFaceHead(MarginHead):
+    """Additive angular margin (ArcFace), L_a2: f_y = s cos(theta_y + m).
+
+    Features (B, d) -> scores (B, C); with labels (B,), the margin on the target. Beyond theta = pi
+    - m, where that cosine turns upwards, psi goes on falling: cos(theta) - 1 + cos(m). Released
+    codes differ from each other there: left as it is, which does not learn from features that begin
+    opposite to their class, or cos(theta) - m sin(m), which jumps.
+
+    Scale and start of W keep out of the trap that docs/heads.md describes, features that lie
+    opposite to all classes at once: s is as large as C asks for, and the rows of W have length 3 at
+    first, so that they turn slowly. The paper's s = 64 and the short rows of its code, N(0,
+    0.01^2), are for networks that end with a BatchNorm: `MarginHead(d, C, Margin(shift=0.5),
+    scale=64.0, start_std=0.01)`.
+
+    With `subcenters` a class has several directions, for pictures that are wrong or hard; see
+    `find_outliers` and `keep_dominant`.
+
+    Args:
+        in_features: dimension d of the features.
+        num_classes: number of classes C.
+        m: what is added to the target's angle, in radians, in [0, pi); also a number per class (see
+            `long_tail_margins`) or a `MarginSchedule`.
+        scale: s > 0. Default: `automatic_scale(num_classes)`, 8 for 10 classes and 18 for 100,000;
+            the paper has 64.
+        learn_scale: make s a parameter, kept positive.
+        gradient: "exact", "detached" or "caffe"; see `functional.margin_cross_entropy`.
+        sample: share of the classes, in (0, 1], that `loss` uses in training; all labels of the
+            batch are among them (PartialFC). Default: all.
+        subcenters: directions per class.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        num_classes: int,
+        m: MarginValue = 0.5,
+        scale: float | None = None,
+        learn_scale: bool = False,
+        gradient: Gradient = "exact",
+        sample: float | None = None,
+        subcenters: int = 1,
+    ) -> None:
+        super().__init__(
+            in_features,
+            num_classes,
+            make_held_margin("shift", plain_number(m), num_classes),
+            scale=chosen_scale(scale, in_features, num_classes),
+            start_std=slow_start(in_features),
+            learn_scale=learn_scale,
+            gradient=gradient,
+            sample=sample,
+            subcenters=subcenters,
         )

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from ..functional.cross_entropy import Gradient
 from ..registry import register
-from .arcface import START_STD
-from .arguments import plain_number
+from .arguments import chosen_scale, plain_number, slow_start
 from .margin import MarginHead
 from .quality_margins import AdaptiveMargin, MagnitudeMargin
-from .theory import automatic_scale
 
 __all__ = ["AdaFaceHead", "MagFaceHead"]
 
@@ -19,8 +17,8 @@ class AdaFaceHead(MarginHead):
 
     Features (B, d) -> scores (B, C); with labels (B,), the margin on the target. q in [-1, 1] is
     the length of the feature against the lengths of others, see `AdaptiveMargin`; their running
-    mean and deviation are saved with the head, and `loss` updates them in training mode. Where theta_y < m q
-    the angle counts as 0, as in the authors' code.
+    mean and deviation are saved with the head, and `loss` updates them in training mode. Where
+    theta_y < m q the angle counts as 0, as in the authors' code.
 
     Args:
         in_features: dimension d of the features.
@@ -56,11 +54,11 @@ class AdaFaceHead(MarginHead):
             in_features,
             num_classes,
             AdaptiveMargin(plain_number(m), plain_number(h), plain_number(momentum)),
-            scale=automatic_scale(num_classes) if scale is None else scale,
+            scale=chosen_scale(scale, in_features, num_classes),
+            start_std=slow_start(in_features),
             gradient=gradient,
             sample=sample,
             subcenters=subcenters,
-            start_std=START_STD,
         )
 
 
@@ -109,9 +107,9 @@ class MagFaceHead(MarginHead):
             in_features,
             num_classes,
             MagnitudeMargin(*numbers),
-            scale=automatic_scale(num_classes) if scale is None else scale,
+            scale=chosen_scale(scale, in_features, num_classes),
+            start_std=slow_start(in_features),
             gradient=gradient,
             sample=sample,
             subcenters=subcenters,
-            start_std=START_STD,
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hypersphere.training.adversarial
 import hypersphere.training.hooks
 import hypersphere.training.metric_losses
+import hypersphere.training.mixup
 import hypersphere.training.tasks  # noqa: F401
 from hypersphere.training.config import (
     Config,

@@ -35,6 +35,7 @@ from hypersphere.training.schedules import (
     half_cosine,
     steps,
 )
+from hypersphere.training.watch_head import WatchHead
 
 __all__ = ["Loaders", "hold_out", "make_head", "make_hooks", "make_loaders", "make_net"]
 __all__ += ["make_player_optimizer", "make_rate", "make_sized_model", "share_of"]
@@ -344,8 +345,10 @@ def make_player_optimizer(config: Config, module: nn.Module) -> Optimizer:
 
 
 def make_hooks(config: Config) -> list[Any]:
-    """Annealing, regularizers with their schedules, and the hooks of the config, in this order."""
-    hooks: list[Any] = [Anneal()]
+    """Annealing, a watch on the head, regularizers with their schedules, and the hooks of the
+    config, in this order.
+    """
+    hooks: list[Any] = [Anneal(), WatchHead()]
     for name, settings in config.regularizers.items():
         values = dict(settings)
         when = {k: values.pop(k) for k in ("begin", "ramp", "end") if k in values}

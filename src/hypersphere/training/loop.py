@@ -95,6 +95,8 @@ def fit(
 
                 shown = log(run, timer.elapsed()) if logs else {}
                 progress.update(run.step, len(batch[0]) * fabric.world_size, shown)
+                while run.notes:
+                    progress.say(run.notes.pop(0))
                 stop, due = agreement(run.step, interrupt.signal, timer.save_is_due())
                 every = settings.checkpoint_every
                 tests = run.step % test_every == 0 or last

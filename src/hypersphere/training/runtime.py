@@ -123,6 +123,7 @@ class Run:
         interrupted: the signal that stopped the run.
         sums: losses and terms added up since the last log line; tensors on the device.
         count: number of updates in `sums`.
+        notes: what is to be said to the user at the next log line.
     """
 
     task: Task
@@ -138,6 +139,7 @@ class Run:
     interrupted: int | None = None
     sums: dict[str, Any] = field(default_factory=dict)
     count: int = 0
+    notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         # Looked up once, not in every update.
