@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 
 import hypersphere as hs
-from counting import Meter, counted, waits
 from hypersphere.functional._kernels.decoupled.routes import force
 from hypersphere.functional.host import without_looking
 
+from counting import Meter, counted, waits
 from harness import Row, write
 
 MAGNITUDES = ("sphere", "ball", "tanh", "linear", "segmented", "log", "mixed")

@@ -9,9 +9,8 @@ import hypersphere as hs
 from hypersphere import functional as HF
 from hypersphere.functional.host import can_look, demand, known, without_looking
 from hypersphere.functional.labels import check_labels, sample_classes
-from tolerances import close
-
 from kinds import ANGULAR_KINDS, MAGNITUDE_KINDS
+from tolerances import close
 
 WAITS = ("aten::_local_scalar_dense", "aten::nonzero", "aten::is_nonzero", "aten::equal")
 

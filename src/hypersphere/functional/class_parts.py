@@ -14,7 +14,7 @@ from .target_score import target_level
 
 __all__ = [
     "Reduction",
-    "assemble",
+    "assemble_loss",
     "check_weight",
     "own_bias",
     "reached_level",
@@ -67,7 +67,7 @@ def smoothing_mass(
     return like.new_ones(count) if class_weight is None else class_weight.to(like)
 
 
-def assemble(
+def assemble_loss(
     others: Tensor,
     target: Tensor,
     moment: Tensor,

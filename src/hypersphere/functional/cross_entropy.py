@@ -19,7 +19,7 @@ from .angles import cosine, normalize, pairwise_cosine, row_norm
 from .angular import Angular, angular, check_angular, is_cosine
 from .class_parts import (
     Reduction,
-    assemble,
+    assemble_loss,
     check_weight,
     own_bias,
     reached_level,
@@ -267,7 +267,7 @@ def margin_cross_entropy(
         target = target_score(z, rows, psi, unit, kind, k, lam, gradient)
         if bias is not None:
             target = target + own_bias(bias, target_class)
-        return assemble(
+        return assemble_loss(
             others, target, moment, target_class, count, class_weight, label_smoothing, reduction
         )
 

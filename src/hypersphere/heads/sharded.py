@@ -15,7 +15,7 @@ from ..functional.angles import cosine
 from ..functional.binary_classes import assemble_binary
 from ..functional.class_parts import (
     Reduction,
-    assemble,
+    assemble_loss,
     own_bias,
     scaled_features,
     smoothing_mass,
@@ -341,7 +341,7 @@ class ClassShard:
                 others = collectives.logsumexp_over(others, group)
                 if mass is not None:
                     moment = collectives.sum_over(moment, group)
-                loss = assemble(
+                loss = assemble_loss(
                     others,
                     target,
                     moment,
