@@ -15,7 +15,7 @@ from .modelnet import load_modelnet  # isort: skip
 from .planetoid import GraphDataset, load_planetoid  # isort: skip
 from .mini_imagenet import load_mini_imagenet  # isort: skip
 from .record_io import load_rec  # isort: skip
-from .shards import Shards, load_shards  # isort: skip
+from .shards import Shards, load_webdataset  # isort: skip
 from .arrow import load_arrow  # isort: skip
 
 from .augment import CenterCrop, Compose, Flip, PadCrop, RandomCrop, Resize, augmentation
@@ -96,7 +96,7 @@ __all__ = [
     "load_omniglot",
     "load_planetoid",
     "load_rec",
-    "load_shards",
+    "load_webdataset",
     "open_set",
     "read_idx",
     "read_image",

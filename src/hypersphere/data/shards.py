@@ -21,7 +21,7 @@ from .image_files import Size
 from .shard_loader import ShardLoader
 from .shard_samples import PICTURES, decode_sample, raw_samples, read_label
 
-__all__ = ["Shards", "load_shards"]
+__all__ = ["Shards", "load_webdataset"]
 
 WHERE = "your program: webdataset.ShardWriter('train-%06d.tar') with jpg (or png, webp) and cls"
 MOST_IN_MEMORY = 1 << 32  # bytes of a decoded test part
@@ -141,7 +141,7 @@ def scan_labels(file: str) -> list[int]:
 
 
 @register("data", "webdataset")
-def load_shards(
+def load_webdataset(
     root: Path,
     path: str = ".",
     size: Size = None,
