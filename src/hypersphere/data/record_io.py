@@ -88,8 +88,8 @@ def load_rec(
         str(file),
     )
     test = choose_test(everything.labels, test_fraction, seed)
-    parts = (everything.subset(part.nonzero().flatten()) for part in (~test, test))
-    return Split(*parts)
+    train, rest = (everything.subset(part.nonzero().flatten()) for part in (~test, test))
+    return Split(train, rest)
 
 
 def read_record_at(path: str, offset: int) -> bytes:
