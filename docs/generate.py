@@ -52,8 +52,8 @@ def benchmark_tables(runs: dict[str, dict]) -> str:
 def open_set_table(record: dict) -> str:
     """Unknown people named and known people found, mean and deviation over seeds, by head."""
     lines = [
-        "| head | seeds | unknown people named | largest | known people found | found and nearest "
-        "without a threshold |",
+        "| head | seeds | unknown people named | largest | known people found | nearest without a "
+        "threshold |",
         "|---|---|---|---|---|---|",
     ]
     by_head: dict[str, list[dict]] = {}
