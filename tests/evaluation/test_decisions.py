@@ -125,7 +125,7 @@ def test_quality_by_norm_finds_the_bad_pictures():
 
 def test_fewer_known_people_are_found_in_a_larger_gallery():
     people = torch.randn(60, 24)
-    probes = torch.cat([people + 0.7 * torch.randn(60, 24), torch.randn(500, 24)])
+    probes = torch.cat([people + 1.3 * torch.randn(60, 24), torch.randn(500, 24)])
     ids = torch.arange(560)
     found = error_by_gallery_size(
         probes, people, ids, torch.arange(60), far=0.02, sizes=(5, 20, 60)
