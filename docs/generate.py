@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import re
+import statistics
 import sys
 from pathlib import Path
 
@@ -46,6 +47,39 @@ def benchmark_tables(runs: dict[str, dict]) -> str:
             f"{seen['packages']['torch']}, Python {seen['python']}."
         )
     return "\n\n".join(parts)
+
+
+def open_set_table(record: dict) -> str:
+    """Unknown people named and known people found, mean and deviation over seeds, by head."""
+    lines = [
+        "| head | seeds | unknown people named | largest | known people found | nearest without a "
+        "threshold |",
+        "|---|---|---|---|---|---|",
+    ]
+    by_head: dict[str, list[dict]] = {}
+    for row in record["rows"]:
+        by_head.setdefault(row["head"], []).append(row)
+    for head, rows in by_head.items():
+        cells = [head, str(len(rows))]
+        for key in ("named", "found", "rank_1"):
+            values = [100 * row[key] for row in rows]
+            spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
+            cells.append(f"{statistics.mean(values):.2f}{spread} %")
+            if key == "named":
+                cells.append(f"{max(values):.2f} %")
+        lines.append("| " + " | ".join(cells) + " |")
+    how, seen, row = record["settings"], record["environment"], record["rows"][0]
+    lines += [
+        "",
+        f"{how['gallery_people']} people with {how['enrolled']} pictures each in the gallery, "
+        f"threshold at a false-accept rate of {100 * how['far']:g} % of a search, fitted on "
+        f"{row['threshold']['negatives']:,} pictures of {row['threshold']['people']:,} people; "
+        f"counted on {row['unknown_pictures']:,} pictures of {row['unknown_people']:,} others and "
+        f"{row['known_pictures']:,} pictures of the known. `{record['command']}`, "
+        f"{how['steps']} steps of {how['batch_size']}; {seen['cpu']}, torch "
+        f"{seen['packages']['torch']}.",
+    ]
+    return "\n".join(lines)
 
 
 def _table(title: str, runs: dict[str, dict]) -> str:
@@ -96,6 +130,8 @@ def plain_table(record: dict) -> str:
 
 def tables(record: dict) -> str:
     """A plain table, or a comparison's with the dissertation's numbers beside ours."""
+    if record.get("study") == "open_set":
+        return open_set_table(record)
     if "columns" in record:
         return plain_table(record)
     from hypersphere.reports import markdown_table

@@ -64,6 +64,11 @@ def test_verification_from_npz_with_pairs(capsys, tmp_path):
         for name in ("table.npz", "rows.npz")
     ]
     assert results[0] == results[1] and results[0][0] == 0
+    grouped = {"features_a": a, "features_b": b, "same": same, "group": np.arange(60) // 30}
+    np.savez(tmp_path / "groups.npz", **grouped)
+    words = ["--features", tmp_path / "groups.npz", "--protocol", "plain"]
+    code, out, _ = run(capsys, "evaluate", "verification", *words)
+    assert code == 0 and out.startswith(results[0][1].rstrip()) and "largest / smallest" in out
     # frames of videos: two of each, whose mean is the row of before
     frames, video = np.concatenate([2 * features, 0 * features]), np.tile(np.arange(40), 2)
     np.savez(tmp_path / "ytf.npz", features=frames, video=video, index=index, same=same)

@@ -91,6 +91,14 @@ def test_values_of_another_type_are_refused(tmp_path, values):
         Gallery.load(tmp_path)
 
 
+@pytest.mark.parametrize("threshold", [None, 0.1], ids=str)
+def test_a_threshold_that_was_changed_is_refused(tmp_path, threshold):
+    saved(tmp_path)
+    change(tmp_path, threshold=threshold)
+    with pytest.raises(GalleryError, match="the threshold does not match its checksum"):
+        Gallery.load(tmp_path)
+
+
 def test_a_threshold_that_is_no_number_is_refused(tmp_path):
     saved(tmp_path)
     text = (tmp_path / "gallery.json").read_text()

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from hypersphere.cli import main
 from hypersphere.evaluation import Gallery, NoThreshold, Threshold, fit_threshold
 
 from reference.thresholds import least_threshold, rate_of_search
@@ -201,3 +202,43 @@ def test_a_forged_calibration_is_refused(tmp_path, change):
     (tmp_path / "gallery.json").write_text(json.dumps(record))
     with pytest.raises(ValueError, match=r"gallery\.json: not a gallery"):
         Gallery.load(tmp_path)
+
+
+def test_the_command_names_no_unknown_people(tmp_path, capsys):
+    """An engineer was told a name for 10 of 10 strangers, with exit code 0."""
+    files = {}
+    for part, count in (("known", 30), ("fit", 1200), ("strangers", 500)):
+        rows = torch.randn(count, 64).numpy()
+        names = np.array([f"{part} {i}" for i in range(count)])
+        files[part] = str(tmp_path / f"{part}.npz")
+        np.savez(files[part], features=rows, names=names)
+    place = str(tmp_path / "gallery")
+
+    def gallery(*words):
+        code = main(["gallery", words[0], place, *map(str, words[1:])])
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    assert gallery("enroll", "--features", files["known"])[0] == 0
+    code, out, err = gallery("identify", "--features", files["strangers"], "--top", 1)
+    assert code == 3 and "nearest: known" in out
+    assert "no threshold" in err and "hypersphere gallery calibrate" in err
+    code, out, err = gallery("verify", "known 3", "--features", files["known"])
+    assert code == 3 and "yes" not in out
+    code, _, err = gallery("identify", "--features", files["strangers"], "--far", 0.01)
+    assert code == 1 and "a threshold needs unknown people" in err
+    code, out, err = gallery("calibrate", "--features", files["fit"], "--far", 0.01)
+    assert (code, err) == (0, "") and "search among 30 people" in out and "1,200" in out
+
+    def named(*words):
+        answers = json.loads(gallery("identify", "--json", *words)[1])
+        assert all(answer["decided"] for answer in answers)
+        return sum(bool(answer["matches"]) for answer in answers)
+
+    assert named("--features", files["known"]) == 30
+    few, more = (named("--features", files["strangers"], *far) for far in ([], ["--far", 0.2]))
+    assert few <= 10 and 50 < more < 150
+    code, _, err = gallery("identify", "--features", files["known"], "--far", 1e-5)
+    assert code == 1 and "needs at least 100,000" in err
+    both = gallery("identify", "--features", files["known"], "--far", 0.1, "--threshold", 0.5)
+    assert both[0] == 1 and "give one" in both[2]

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 FEATURES_HELP = """arrays in a --features file (.npz or .safetensors), by kind:
   verification    features_a, features_b, same [, fold]; or features, index (pairs), same [, fold]
-                  [, video: the video of each frame, whose means are compared];
+                  [, video: the video of each frame, whose means are compared]
+                  [, group: of each pair, whose errors are compared at one threshold];
                   or features, labels with --all-pairs
   threshold       features, labels, of people who were not trained on
   identification  probes, gallery, probe_ids, gallery_ids [, distractors]; or features, labels

@@ -45,22 +45,37 @@ def read_image(path: Path | str, size: Size = None, mode: str | None = None) -> 
     try:
         check_regular(path)
         with Image.open(path) as picture:
-            if picture.mode[0] in "IF":  # 16 or 32 bits: converting would cut the values off
-                raise ValueError(f"{picture.mode} pixels, not 8 bits per channel")
-            picture = _upright(picture)
-            if mode is None:
-                mode = "L" if picture.mode in ("1", "L") else "RGB"
-            if picture.mode != mode:
-                picture = picture.convert(mode)
-            if size is not None:
-                height, width = (size, size) if isinstance(size, int) else size
-                picture = picture.resize((width, height), Image.Resampling.BILINEAR)
-            array = np.asarray(picture)
+            return to_pixels(picture, size, mode)
     except FileNotFoundError:
         raise missing("the picture", Path(path), "the set it belongs to") from None
     # What Pillow raises for broken files, and for pictures that claim to be huge.
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise damaged(Path(path), "a picture", str(error), "the set it belongs to") from None
+
+
+def to_pixels(picture: Any, size: Size = None, mode: str | None = None) -> np.ndarray:
+    """The pixels of an open picture, upright as its EXIF orientation says.
+
+    Args:
+        picture: of Pillow.
+        size: (height, width) or the side of a square, bilinear. Default: as it is.
+        mode: "L" or "RGB". Default: gray pictures stay gray, all others become RGB.
+
+    Returns:
+        (C, H, W) uint8.
+    """
+    Image = require("PIL.Image", extra="data")
+    if picture.mode[0] in "IF":  # 16 or 32 bits: converting would cut the values off
+        raise ValueError(f"{picture.mode} pixels, not 8 bits per channel")
+    picture = _upright(picture)
+    if mode is None:
+        mode = "L" if picture.mode in ("1", "L") else "RGB"
+    if picture.mode != mode:
+        picture = picture.convert(mode)
+    if size is not None:
+        height, width = (size, size) if isinstance(size, int) else size
+        picture = picture.resize((width, height), Image.Resampling.BILINEAR)
+    array = np.asarray(picture)
     return array[None] if array.ndim == 2 else array.transpose(2, 0, 1)
 
 

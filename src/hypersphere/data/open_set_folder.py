@@ -64,7 +64,8 @@ def open_set_folder(
     calibration = read(*part(people.calibration), people.calibration)
     reserved = read(*part(people.test), people.test) if people.test else None
     pairs = _pairs(calibration, seed)
-    return Split(*halves, pairs=pairs, reserved=reserved, notes={"people": asdict(people)})
+    notes = {"people": asdict(people)}
+    return Split(halves[0], halves[1], pairs=pairs, reserved=reserved, notes=notes)
 
 
 def _who(

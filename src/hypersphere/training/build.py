@@ -7,6 +7,7 @@ import dataclasses
 import typing
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -153,8 +154,9 @@ def make_loaders(
         split = hold_out(split, config.holdout)
     normalize = data.Normalize.fit(split.train, config.normalize)
     small = len(split.train) < config.batch_size
-    train = data.BatchLoader(
-        split.train,
+    # Streamed data (shards) bring a loader of their own.
+    make_loader = getattr(split.train, "make_loader", partial(data.BatchLoader, split.train))
+    train = make_loader(
         config.batch_size // world_size,
         seed=seed,
         augment=data.augmentation(config.augment),

@@ -89,6 +89,7 @@ def write_gallery(
             "format": FORMAT,
             "model": model,
             **settings,
+            "decision_hash": _decision_hash(settings),
             "features": file,
             "names_hash": _names_hash(names),
             "names": list(names),
@@ -149,6 +150,8 @@ def read_gallery(folder: str | Path) -> Stored:
         decision = Decision.from_record(record["threshold"], record.get("calibration"))
     except ValueError as error:
         raise GalleryError(f"{folder / 'gallery.json'}: not a gallery ({error})") from None
+    if record.get("decision_hash", _decision_hash(record)) != _decision_hash(record):
+        raise GalleryError(f"{folder}: damaged (the threshold does not match its checksum)")
     settings = {"flips": record["flips"], "decision": decision}
     return Stored(features, names, record["model"], settings, _state(record))
 
@@ -224,9 +227,12 @@ def _names_hash(names: Sequence[str]) -> str:
 
 
 def _state(record: dict[str, Any]) -> str:
+    return f"{record['features']}:{_names_hash(record['names'])}:{_decision_hash(record)}"
+
+
+def _decision_hash(record: dict[str, Any]) -> str:
     decision = json.dumps([record["threshold"], record.get("calibration")], sort_keys=True)
-    mark = hashlib.sha256(decision.encode()).hexdigest()[:16]
-    return f"{record['features']}:{_names_hash(record['names'])}:{mark}"
+    return hashlib.sha256(decision.encode()).hexdigest()[:16]
 
 
 def _read_features(path: Path) -> Tensor:
