@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_leaves
 from hypersphere.functional._kernels.decoupled.triton import launch as triton_launch
 
 FREE = {"detach", "empty", "empty_like", "empty_strided", "new_empty", "lift_fresh", "alias"}
-FREE |= {"_unsafe_view", "_reshape_alias", "scalar_tensor", "set_", "resize_"}
+FREE |= {"_unsafe_view", "_reshape_alias", "scalar_tensor", "set_", "resize_", "promote_types"}
 WAITS = ("aten::_local_scalar_dense", "aten::nonzero", "aten::equal")
 # An accelerator of today: memory at 1.5 TB/s, 5 microseconds for a launch.
 BANDWIDTH, LAUNCH = 1.5e12, 5e-6
@@ -42,7 +42,9 @@ class Meter(TorchDispatchMode):
         self.passes: Counter[str] = Counter()
         self.bytes = 0
 
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         result = function(*args, **(kwargs or {}))
         name = function._schema.name.removeprefix("aten::")
         if not function.is_view and name not in FREE:
@@ -51,7 +53,9 @@ class Meter(TorchDispatchMode):
 
     def add(self, name: str, values: list[Any]) -> None:
         """Note a launch, and the tensors that it reads and writes."""
-        tensors = {(v.data_ptr(), v.numel()): v for v in values if isinstance(v, Tensor) and v.dim()}
+        tensors = {
+            (v.data_ptr(), v.numel()): v for v in values if isinstance(v, Tensor) and v.dim()
+        }
         self.launches[name] += 1
         self.bytes += sum(v.numel() * v.element_size() for v in tensors.values())
         if "convolution" not in name:

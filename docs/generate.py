@@ -2,7 +2,8 @@
 
 A page marks the place:  <!-- table: benchmarks/layers -->  ...  <!-- end -->
 and gets, between the marks, the tables of results/benchmarks/layers.MAKER.json, the processors of
-all makers side by side, and the command that made them; a file written by `hypersphere compare` becomes a table beside the dissertation's.
+all makers side by side, and the command that made them; a file written by `hypersphere compare`
+becomes a table beside the dissertation's.
 Numbers are never typed by hand.
 """
 

@@ -9,8 +9,9 @@ import hypersphere as hs
 from hypersphere import functional as HF
 from hypersphere.functional.host import can_look, demand, known, without_looking
 from hypersphere.functional.labels import check_labels, sample_classes
-from kinds import ANGULAR_KINDS, MAGNITUDE_KINDS
 from tolerances import close
+
+from kinds import ANGULAR_KINDS, MAGNITUDE_KINDS
 
 WAITS = ("aten::_local_scalar_dense", "aten::nonzero", "aten::is_nonzero", "aten::equal")
 
@@ -81,9 +82,7 @@ def test_sampled_classes():
     head = hs.heads.AMSoftmaxHead(8, 40)
     x, y = torch.randn(6, 8), torch.randint(40, (6,))
 
-    assert not waits(
-        sgd_step(head, lambda: HF.margin_cross_entropy(x, head.weight, y, sample=0.5))
-    )
+    assert not waits(sgd_step(head, lambda: HF.margin_cross_entropy(x, head.weight, y, sample=0.5)))
     with without_looking():
         index, stands_for = sample_classes(torch.tensor([7, 7, 2]), 10, 0.5)
     assert {2, 7} <= set(index.tolist()) and len(index) == len(stands_for)
@@ -98,7 +97,9 @@ REGULARIZERS = {
     "mhe, geodesic": lambda: hs.regularizers.MHE(distance="geodesic"),
     "random": lambda: hs.regularizers.CoMHE(projection="random", dim=4),
     "hadamard": lambda: hs.regularizers.CoMHE(projection="random", sketch="hadamard", dim=4),
-    "unrolled": lambda: hs.regularizers.CoMHE(projection="angle_preserving", mode="unrolled", dim=4),
+    "unrolled": lambda: hs.regularizers.CoMHE(
+        projection="angle_preserving", mode="unrolled", dim=4
+    ),
     "alternating": lambda: hs.regularizers.CoMHE(
         projection="angle_preserving", mode="alternating", dim=4
     ),
@@ -163,12 +164,29 @@ def test_rotations(method):
         return sgd_step(net, lambda: net(x).square().mean(), optimizer)
 
     assert not waits(step_of(make()))
-    if method in ("loewdin", "exponential"):
-        return  # their number of terms depends on U: an accelerator is waited for
     with without_looking():
         assert not waits(step_of(make()))
         blind = trained(make, step_of, steps=4)
     close(blind, trained(make, step_of, steps=4), scale=10)
+
+
+@pytest.mark.parametrize("method", ["loewdin", "exponential"])
+@pytest.mark.parametrize("scale", [0.1, 1.0, 10.0])
+@pytest.mark.parametrize("size", [1, 2, 9, 40])
+def test_maps_by_products_alone(method, scale, size):
+    """What an accelerator does in place of choosing a number of terms: R and its gradient."""
+    U = (scale * torch.randn(2, size, size, dtype=torch.float64)).requires_grad_()
+    V = torch.randn(2, size, min(size, 4), dtype=torch.float64)
+    want = HF.orthogonalize(U, method)
+    expected = torch.autograd.grad((want @ V).pow(3).sum(), U)
+    with without_looking():
+        assert not waits(lambda: HF.orthogonalize(U, method))
+        got = HF.orthogonalize(U, method)
+        found = torch.autograd.grad((got @ V).pow(3).sum(), U)
+    eye = torch.eye(size, dtype=torch.float64).expand_as(got)
+    close(got.mT @ got, eye)
+    assert (got - want).abs().max() < 1e-6
+    assert (found[0] - expected[0]).abs().max() <= 1e-5 * expected[0].abs().max() + 1e-9
 
 
 def test_ogd_that_does_not_look_stays_orthogonal():

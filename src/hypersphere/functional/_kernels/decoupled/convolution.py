@@ -65,8 +65,14 @@ def plain_patch_norms(x: Tensor, size: tuple[int, ...], geometry: Geometry | Non
     """Patch norms in differentiable operations."""
     squares = _squared_sum(x, geometry)
     if is_compiled() and geometry is not None:
-        # A convolution stores its result; a compiler would add up the windows for each filter.
-        squares = correlate(squares, squares.new_ones(geometry.groups, 1, *size), geometry)
+        # A convolution stores its result; a compiler would add up the windows for each filter. On
+        # a graphics card it might round to TF32, which a pooling does not.
+        if squares.device.type == "cpu":
+            squares = correlate(squares, squares.new_ones(geometry.groups, 1, *size), geometry)
+        else:
+            from .windows import sum_windows  # which is made of what stands here
+
+            squares = sum_windows(squares, size, geometry)
     else:
         squares = box_filter(squares, size, geometry)
     # A plain root has the gradient 0 * infinity at 0; this one has 0.

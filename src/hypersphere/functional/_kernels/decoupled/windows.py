@@ -22,7 +22,7 @@ from .convolution import (
     plain_patch_norms,
 )
 
-__all__ = ["WholeNorms"]
+__all__ = ["WholeNorms", "sum_windows"]
 
 
 class WholeNorms(torch.autograd.Function):
@@ -69,10 +69,10 @@ def _norms(x: Tensor, size: tuple[int, ...], geometry: Geometry | None) -> Tenso
     norm: Tensor = torch.linalg.vector_norm(channels, dim=dim, keepdim=groups == 1, dtype=wide)
     if geometry is None:
         return norm
-    return _sum_windows(norm.square_(), size, geometry).sqrt_()
+    return sum_windows(norm.square_(), size, geometry).sqrt_()
 
 
-def _sum_windows(squares: Tensor, size: tuple[int, ...], geometry: Geometry) -> Tensor:
+def sum_windows(squares: Tensor, size: tuple[int, ...], geometry: Geometry) -> Tensor:
     """Sums over the windows of a convolution, (B, G, ...)."""
     if not _pools(size, geometry):
         return box_filter(squares, size, geometry)
@@ -80,15 +80,15 @@ def _sum_windows(squares: Tensor, size: tuple[int, ...], geometry: Geometry) -> 
         return torch.ops.aten.avg_pool3d(
             squares, size, geometry.stride, geometry.padding, False, True, 1
         )
-    flat, (size, stride, padding) = _as_images(squares, size, geometry)
-    sums: Tensor = torch.ops.aten.avg_pool2d(flat, size, stride, padding, False, True, 1)
+    flat, window = _as_images(squares, size, geometry)
+    sums: Tensor = torch.ops.aten.avg_pool2d(flat, *window, False, True, 1)
     return sums if squares.ndim == 4 else sums.squeeze(2)
 
 
 def _spread_windows(
     grad: Tensor, shape: Sequence[int], size: tuple[int, ...], geometry: Geometry | None
 ) -> Tensor:
-    """The adjoint of _sum_windows: spreads a value per window over the pixels of that window."""
+    """The adjoint of sum_windows: spreads a value per window over the pixels of that window."""
     if geometry is None:
         return grad
     if not _pools(size, geometry):
@@ -98,11 +98,9 @@ def _spread_windows(
         return torch.ops.aten.avg_pool3d_backward(
             grad, like, size, geometry.stride, geometry.padding, False, True, 1
         )
-    flat, (size, stride, padding) = _as_images(grad, size, geometry)
+    flat, window = _as_images(grad, size, geometry)
     like = like if grad.ndim == 4 else like.unsqueeze(2)
-    pixels: Tensor = torch.ops.aten.avg_pool2d_backward(
-        flat, like, size, stride, padding, False, True, 1
-    )
+    pixels: Tensor = torch.ops.aten.avg_pool2d_backward(flat, like, *window, False, True, 1)
     return pixels if grad.ndim == 4 else pixels.squeeze(2)
 
 

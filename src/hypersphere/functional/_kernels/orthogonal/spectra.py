@@ -62,7 +62,7 @@ def spectrum(*factors: Tensor, skew: bool = False) -> tuple[float, float]:
 
 
 def number(value: Tensor) -> float:
-    """The number of terms depends on it: here an accelerator is waited for."""
+    """The number that a way is chosen by; accelerators go by products.py, which chooses none."""
     found = known(value)
     return float(value) if found is None else found
 

@@ -15,7 +15,9 @@ __all__ = ["block", "launch"]
 watcher: Callable[[str, list[Tensor]], None] | None = None
 
 
-def launch(kernel: Any, grid: tuple[int, ...], like: Tensor, *arguments: Any, **constants: Any) -> None:
+def launch(
+    kernel: Any, grid: tuple[int, ...], like: Tensor, *arguments: Any, **constants: Any
+) -> None:
     """Start a kernel on the device of `like`; an empty grid starts nothing.
 
     Args:

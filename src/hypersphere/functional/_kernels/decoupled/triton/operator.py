@@ -23,6 +23,8 @@ __all__ = ["Layout", "constants", "formulas", "triton_operator"]
 
 # Numbers of a tile: enough to hide the way to memory, few enough for the registers of a program.
 PATCHES, FILTERS = 64, 16
+# The backward keeps more of them at a time; twice the threads have twice the registers.
+BACKWARD_WARPS = 8
 
 
 def triton_operator(inputs: Inputs, op: OperatorSettings) -> Tensor | None:
@@ -159,7 +161,10 @@ def _gradients(
         *(grad_s, grad_norm, shares),
         *(to.groups, to.channels, to.patches, *to.strides, *come.strides, shares.stride(0)),
         **constants(inputs, op),
-        **{f"NEED_{name.upper()}": need[name] for name in ("norm", "radius", "k", "scale", "shift")},
+        num_warps=BACKWARD_WARPS,
+        **{
+            f"NEED_{name.upper()}": need[name] for name in ("norm", "radius", "k", "scale", "shift")
+        },
         **size,
     )
     totals: dict[str, Tensor] = {}
