@@ -301,9 +301,10 @@ def test_functions_that_triton_lacks():
         return out.double()
 
     unit = torch.linspace(-1, 1, 4001)
-    close(values(arithmetic.asin, unit), unit.double().asin(), scale=0.03)
+    assert (values(arithmetic.asin, unit) - unit.double().asin()).abs().max() < 3e-7
     wide = torch.cat([torch.linspace(-20, 20, 4001), torch.tensor([1e-20, -1e-6, 100.0])])
-    close(values(arithmetic.tanh, wide), wide.double().tanh(), scale=0.03)
+    want = wide.double().tanh()
+    assert ((values(arithmetic.tanh, wide) - want).abs() <= 3e-7 * want.abs()).all()
     positive = torch.cat([torch.logspace(-30, 30, 4001), torch.zeros(1)])
     got, want = values(arithmetic.log1p, positive), positive.double().log1p()
     assert ((got - want).abs() <= 3e-7 * want).all()

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-__all__ = ["Decoders", "copied_ahead", "in_order"]
+__all__ = ["Decoders", "copied_ahead", "decode", "in_order"]
 
 T = TypeVar("T")
 
@@ -87,7 +87,14 @@ def _receive(packed: bytes) -> None:
 
 
 def decode(index: Any) -> Any:
-    """In a process of `Decoders`: samples as an array, which needs no shared memory to travel."""
+    """In a process of `Decoders`: take samples out of its data set.
+
+    Args:
+        index: their indices, an array.
+
+    Returns:
+        The samples as an array, which needs no shared memory to travel.
+    """
     return _dataset.take(torch.from_numpy(index)).numpy()
 
 

@@ -15,7 +15,6 @@ See Note [Zero patches] in plain.py.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -33,11 +32,18 @@ from .convolution import (
     memory_for_gradient,
 )
 from .lengths import Lengths, SharedLengths
-from .plain import Inputs, OperatorSettings, filter_shapes, plain_operator, shaped_inputs
+from .plain import (
+    Inputs,
+    OperatorSettings,
+    differentiable_gradients,
+    filter_shapes,
+    plain_operator,
+    shaped_inputs,
+)
 from .routes import route
 from .workspace import Workspace, tiles
 
-__all__ = ["apply_operator", "differentiable_gradients"]
+__all__ = ["apply_operator"]
 
 
 def apply_operator(inputs: Inputs, op: OperatorSettings) -> Tensor:
@@ -112,15 +118,6 @@ class _Fused(torch.autograd.Function):
         # Of the data, whose version is not that of the saved tensor: a second visit finds it valid.
         c = _cosines(inputs, op) if spent else c.data
         return None, *_Backward(grad, inputs, c, _Need(*needed), ctx.act, op).run()
-
-
-def differentiable_gradients(
-    grad: Tensor, inputs: Inputs, needed: Sequence[bool], op: OperatorSettings
-) -> Iterator[Tensor | None]:
-    wanted = [t for t, need in zip(inputs, needed, strict=True) if need and t is not None]
-    out = plain_operator(inputs, op)
-    found = iter(torch.autograd.grad(out, wanted, grad, create_graph=True, allow_unused=True))
-    return (next(found) if need else None for need in needed)
 
 
 class _Parts:

@@ -15,7 +15,13 @@ from torch import Tensor
 
 from .convolution import convolution_gradients, correlate
 from .lengths import FilterLengths, SharedLengths
-from .plain import Inputs, OperatorSettings, filter_shapes, shaped_inputs
+from .plain import (
+    Inputs,
+    OperatorSettings,
+    differentiable_gradients,
+    filter_shapes,
+    shaped_inputs,
+)
 from .workspace import Workspace
 
 __all__ = ["whole_operator"]
@@ -46,8 +52,6 @@ class _Whole(torch.autograd.Function):
         *tensors, c = ctx.saved_tensors
         op, inputs, needed = ctx.op, Inputs(*tensors), ctx.needs_input_grad[1:]
         if torch.is_grad_enabled():  # a second derivative will be asked of the result
-            from .tiled import differentiable_gradients
-
             return None, *differentiable_gradients(grad, inputs, needed, op)
         return None, *_Pass(inputs, c, op, ctx.parts).backward(grad, c, Inputs(*needed))
 

@@ -18,7 +18,8 @@ import triton.language as tl
 from torch import Tensor
 
 from ....angles import normalize
-from ..convolution import Geometry, plain_patch_norms
+from ..convolution import Geometry
+from ..patch_norms import plain_patch_norms
 from .launch import block, launch
 
 __all__ = ["TritonNorms", "TritonRows"]

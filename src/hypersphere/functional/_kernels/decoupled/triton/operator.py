@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..convolution import convolution_gradients, correlate
-from ..plain import Inputs, OperatorSettings
+from ..plain import Inputs, OperatorSettings, differentiable_gradients
 from . import arithmetic
 from .kernels import backward_kernel, forward_kernel
 from .launch import block, launch
@@ -131,8 +131,6 @@ class _Operator(torch.autograd.Function):
         *tensors, s = ctx.saved_tensors
         op, inputs, needed = ctx.op, Inputs(*tensors), ctx.needs_input_grad[1:]
         if torch.is_grad_enabled():  # a second derivative will be asked of the result
-            from ..tiled import differentiable_gradients
-
             return None, *differentiable_gradients(grad, inputs, needed, op)
         return None, *_gradients(grad, inputs, s, needed, op)
 
