@@ -199,6 +199,8 @@ def environment() -> dict[str, object]:
         "geotorch",
         "pytorch-metric-learning",
         "faiss-cpu",
+        "peft",
+        "transformers",
     ):
         try:
             packages[package] = metadata.version(package).split("+")[0]

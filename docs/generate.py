@@ -3,8 +3,9 @@
 A page marks the place:  <!-- table: benchmarks/layers -->  ...  <!-- end -->
 and gets, between the marks, the tables of results/benchmarks/layers.MAKER.json, the processors of
 all makers side by side, and the command that made them; a file written by `hypersphere compare`
-becomes a table beside the dissertation's.
-Numbers are never typed by hand.
+becomes a table beside the dissertation's. `claims` is the table and the sections of results/claims,
+`claims-count` its count of verdicts; docs/figures/make_claims.py draws the pictures. Numbers are
+never typed by hand.
 """
 
 from __future__ import annotations
@@ -82,15 +83,46 @@ def _figure(row: dict | None) -> str:
     return f"**{figure}**" if row["met"] is False else figure
 
 
+def plain_table(record: dict) -> str:
+    """Columns and rows as the record has them, and what they were measured on."""
+    lines = ["| " + " | ".join(record["columns"]) + " |", "|---" * len(record["columns"]) + "|"]
+    lines += ["| " + " | ".join(row) + " |" for row in record["rows"]]
+    seen = record["environment"]
+    return "\n".join(lines) + (
+        f"\n\n{record['caption']}. `{record['command']}`; {seen['cores']} cores ({seen['cpu']}), "
+        f"torch {seen['packages']['torch']}, Python {seen['python']}."
+    )
+
+
 def tables(record: dict) -> str:
-    """A comparison's table, with the dissertation's numbers beside ours."""
+    """A plain table, or a comparison's with the dissertation's numbers beside ours."""
+    if "columns" in record:
+        return plain_table(record)
     from hypersphere.reports import markdown_table
 
     return markdown_table(record)
 
 
+def claims(kind: str) -> str:
+    """All claims with their sections, or the sentence that counts the verdicts."""
+    from hypersphere.reports.claims import claims_section, claims_table, read_claims, verdict_counts
+
+    records = read_claims(ROOT / "results" / "claims")
+    if kind == "claims":
+        return "\n\n".join([claims_table(records), *map(claims_section, records)])
+    counts = verdict_counts(records)
+    told = sum(counts[name] for name in ("holds", "open", "reversed"))
+    return (
+        f"Of {told} claims of the dissertation tested so far, with equal tuning and paired seeds, "
+        f"{counts['holds']} hold, {counts['open']} are open and {counts['reversed']} are reversed "
+        "at the scale of two cores: [docs/results.md](docs/results.md), `hypersphere claims`."
+    )
+
+
 def fill(text: str) -> str:
     def replace(match: re.Match[str]) -> str:
+        if match[2] in ("claims", "claims-count"):
+            return f"{match[1]}{claims(match[2])}\n{match[3]}"
         path = ROOT / "results" / f"{match[2]}.json"
         if path.parent.name == "benchmarks":
             runs = records(path)

@@ -10,8 +10,9 @@ from typing import Any, Literal
 
 from hypersphere.evaluation.paired import paired_difference, verdict
 from hypersphere.evaluation.results import format_table
+from hypersphere.training.progress import is_share
 
-__all__ = ["Method", "better", "is_share", "metric_value", "printed", "result_record"]
+__all__ = ["Method", "better", "metric_value", "printed", "result_record"]
 __all__ += ["spread", "table"]
 
 
@@ -40,15 +41,6 @@ class Method:
     chosen: dict[str, Any] = field(default_factory=dict)
 
 
-def is_share(metric: str) -> bool:
-    """Whether a metric is a share, which the dissertation prints in percent.
-
-    >>> [is_share(m) for m in ("validation_accuracy", "top5_error", "loss", "verification_eer")]
-    [True, True, False, True]
-    """
-    return any(word in metric for word in ("accuracy", "error", "eer"))
-
-
 def better(metric: str) -> Literal["lower", "higher"]:
     """The side on which a metric is better.
 
@@ -64,7 +56,9 @@ def metric_value(summary: Mapping[str, Any], kind: str, metric: str, name: str) 
     Args:
         summary: what summary.json says.
         kind: "last" or "best".
-        metric: of the test, or "verification_accuracy", "verification_eer", "verification_auc".
+        metric: of the test, of what hooks measured at the end ("energy_change", "fgsm_accuracy"),
+            or "verification_accuracy", "verification_eer", "verification_auc", or of few-shot
+            methods "baseline_accuracy", "baseline++_accuracy".
         name: of the method, for the message.
 
     Raises:
@@ -73,6 +67,9 @@ def metric_value(summary: Mapping[str, Any], kind: str, metric: str, name: str) 
     values = dict(summary.get(kind, {}))
     for key, value in (summary.get("verification") or {}).items():
         values[f"verification_{key}"] = value
+    for method, found in (summary.get("few_shot") or {}).items():
+        values[f"{method}_accuracy"] = found["accuracy"]
+    values.update(summary.get("measured") or {})
     if metric not in values:
         known = ", ".join(k for k in values if k != "step")
         raise ValueError(f"the test of {name} has no {metric!r}; it has: {known}")

@@ -61,15 +61,15 @@ def check_shapes(features: Tensor, weight: Tensor, labels: Tensor | None) -> Non
 
     Args:
         features: (B, d).
-        weight: (C, d).
+        weight: (C, d), or (C, K, d) with K sub-centers per class.
         labels: (B,) integers or (B, C) probabilities; None for none.
 
     Raises:
         ValueError: with the shape expected.
     """
-    if features.ndim != 2 or features.shape[1] != weight.shape[1]:
+    if features.ndim != 2 or features.shape[1] != weight.shape[-1]:
         raise ValueError(
-            f"expected features of shape (B, {weight.shape[1]}), got {tuple(features.shape)}: "
+            f"expected features of shape (B, {weight.shape[-1]}), got {tuple(features.shape)}: "
             f"the class weights are {tuple(weight.shape)}"
         )
     if labels is None:
@@ -120,17 +120,16 @@ def check_labels(labels: Tensor, count: int, ignore_index: int | None = None) ->
 
 
 def check_soft_targets(labels: Tensor, psi: Psi) -> None:
-    """Raise an error if class probabilities meet a margin."""
+    """Raise an error if scores with a margin are asked for class probabilities."""
     if labels.is_floating_point() and not is_trivial(psi):
         raise ValueError(
-            "soft targets have no one target class for the margin to act on: "
-            "give integer labels, or use a head without margin (m = 1, or m = 0 if additive)"
+            "soft targets have no one target class for the margin to act on: give integer labels; "
+            "`loss` takes soft targets, as the mean of the losses of their classes"
         )
 
 
 def check_options(
     labels: Tensor,
-    psi: Psi,
     label_smoothing: float,
     sample: float | None,
     class_weight: Tensor | None,
@@ -144,7 +143,6 @@ def check_options(
             f"expected class_weight of shape ({count},), one per class; "
             f"got {tuple(class_weight.shape)}"
         )
-    check_soft_targets(labels, psi)
     if sample is not None and (labels.is_floating_point() or label_smoothing > 0):
         raise ValueError(
             "label smoothing and soft targets need the scores of all classes: leave out `sample`"

@@ -13,7 +13,7 @@ from torch.optim.sgd import sgd
 
 from ..functional.host import known
 from ..functional.orthogonalize import spectral_norm
-from .rotation import mark_orthogonal
+from .block_matrix import mark_orthogonal
 
 # Note [Step length]
 # The fixed point (7.6) converges for (lr / 2) |W| < 1; longer steps are cut to half of that.
@@ -64,6 +64,8 @@ class OGD(Optimizer):
     >>> orthogonality_error(layer) < 1e-5
     True
     """
+
+    keeps_orthogonal = True
 
     def __init__(
         self,
