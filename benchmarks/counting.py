@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_leaves
 from hypersphere.functional._kernels.decoupled.triton import launch as triton_launch
 
 FREE = {"detach", "empty", "empty_like", "empty_strided", "new_empty", "lift_fresh", "alias"}
-FREE |= {"_unsafe_view", "_reshape_alias", "scalar_tensor", "set_", "resize_"}
+FREE |= {"_unsafe_view", "_reshape_alias", "scalar_tensor", "set_", "resize_", "promote_types"}
 WAITS = ("aten::_local_scalar_dense", "aten::nonzero", "aten::equal")
 # An accelerator of today: memory at 1.5 TB/s, 5 microseconds for a launch.
 BANDWIDTH, LAUNCH = 1.5e12, 5e-6

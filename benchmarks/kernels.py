@@ -3,7 +3,7 @@
     python benchmarks/kernels.py            # every magnitude x activation, about two minutes
     python benchmarks/kernels.py --quick    # one of each
 
-Needs Triton, no graphics card: ptxas, which comes with it, says what a kernel takes.
+Needs Triton, no graphics card: the tools that come with it say what a kernel takes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from triton.compiler import ASTSource
 from hypersphere.functional._kernels.decoupled.routes import force
 from hypersphere.functional._kernels.decoupled.triton import kernels, launch, mean_norm, norms
 
-from harness import Row, write
+from harness import Row, format_rows, write  # noqa: F401 - for its test
 
 MAGNITUDES = ("sphere", "ball", "tanh", "linear", "segmented", "log", "mixed")
 ACTIVATIONS = ("cosine", "linear", "sigmoid", "square_cosine")
@@ -77,8 +77,10 @@ def recorded(dtype: torch.dtype, magnitude: str, angular: str) -> dict[str, tupl
     return seen
 
 
-def compiled(name: str, arguments: tuple[Any, ...], constants: dict[str, Any], target: int) -> str:
-    """PTX of a kernel, specialized as Triton would when it is launched with these arguments."""
+def compiled(
+    name: str, arguments: tuple[Any, ...], constants: dict[str, Any], target: int
+) -> bytes:
+    """The machine code of a kernel, specialized as if it were launched with these arguments."""
     kernel = KERNELS[name]
     signature: dict[str, str] = {}
     fixed: dict[str, Any] = {}
@@ -99,27 +101,23 @@ def compiled(name: str, arguments: tuple[Any, ...], constants: dict[str, Any], t
             signature[parameter] = "i32"
             if value % 16 == 0:
                 attributes[(place,)] = [["tt.divisibility", 16]]
+    options = {key: constants[key] for key in ("num_warps",) if key in constants}
     source = ASTSource(fn=kernel, signature=signature, constexprs=fixed, attrs=attributes)
-    return triton.compile(source, target=GPUTarget("cuda", target, 32)).asm["ptx"]
+    return triton.compile(source, target=GPUTarget("cuda", target, 32), options=options).asm[
+        "cubin"
+    ]
 
 
-def usage(ptx: str, architecture: str) -> dict[str, int]:
-    """Registers, bytes of spills and of local memory, from ptxas."""
-    ptxas = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "ptxas"
+def usage(cubin: bytes) -> dict[str, int]:
+    """Registers, and bytes of stack and local memory, which is where registers are spilled to."""
+    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
     with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder) / "kernel.ptx"
-        place.write_text(ptx)
-        # PTX for sm_90 asks for the variant with all its instructions.
-        found = re.search(r"\.target (\w+)", ptx)
-        name = found[1] if found else architecture
-        command = [ptxas, "-v", f"--gpu-name={name}", place, "-o", Path(folder) / "kernel.cubin"]
-        text = subprocess.run(command, capture_output=True, text=True, check=True).stderr
-    numbers = {
-        "registers": r"Used (\d+) registers",
-        "spilled": r"(\d+) bytes spill stores",
-        "stack": r"(\d+) bytes stack frame",
-    }
-    return {key: int(re.search(pattern, text)[1]) for key, pattern in numbers.items()}
+        place = Path(folder) / "kernel.cubin"
+        place.write_bytes(cubin)
+        command = [tool, "-res-usage", place]
+        text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    found = dict(re.findall(r"(REG|STACK|LOCAL):(\d+)", text))
+    return {key: int(found[key]) for key in ("REG", "STACK", "LOCAL")}
 
 
 def rows(architecture: str, quick: bool) -> list[Row]:
@@ -133,14 +131,12 @@ def rows(architecture: str, quick: bool) -> list[Row]:
             own = name in ("forward_kernel", "backward_kernel")
             if not own and number:
                 continue  # the same for every pair
-            numbers = usage(
-                compiled(name, arguments, constants, TARGETS[architecture]), architecture
-            )
+            numbers = usage(compiled(name, arguments, constants, TARGETS[architecture]))
             label = f"{magnitude}, {angular}, {name}" if own else name
             label += f", {str(dtype).removeprefix('torch.')}"
-            spilled = numbers["spilled"] + numbers["stack"]
+            spilled = numbers["STACK"] + numbers["LOCAL"]
             found += [
-                Row(label, value=numbers["registers"], unit="registers", limit=MOST_REGISTERS),
+                Row(label, value=numbers["REG"], unit="registers", limit=MOST_REGISTERS),
                 Row(f"{label}: spilled", value=spilled, unit="bytes", limit=0),
             ]
     return found

@@ -1,6 +1,11 @@
 """The routes of accelerators, taken on a processor: whole tensors, and Triton's interpreter."""
 
+import importlib.util
 import itertools
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -18,7 +23,8 @@ from tolerances import close
 from kinds import ANGULAR_KINDS, MAGNITUDE_KINDS
 from reference import decoupled as reference
 
-ROUTES = ["whole", "triton"]
+HAS_TRITON = importlib.util.find_spec("triton") is not None
+ROUTES = ["whole", "triton"] if HAS_TRITON else ["whole"]
 TYPES = [torch.float32, torch.float16, torch.bfloat16]
 # Odd sizes: nothing is a multiple of a block.
 GEOMETRIES = [
@@ -239,8 +245,9 @@ def layer_meter(name, batch, channels=48, size=-1, **operator):
     layer = hs.layers.DecoupledConv2d(channels, 64, 3, padding=1, **operator)
     x = torch.randn(batch, channels, 8, 8, requires_grad=True)
     grad = torch.randn(batch, 64, 8, 8)
-    with force(name), counted(grad.numel()) as seen:
-        torch.autograd.grad(layer(x), [x, *layer.parameters()], grad)
+    for _ in range(2):  # the first time formulas are read and constants made
+        with force(name), counted(grad.numel()) as seen:
+            torch.autograd.grad(layer(x), [x, *layer.parameters()], grad)
     return seen
 
 
@@ -272,6 +279,11 @@ def test_routes_are_chosen_by_device():
     assert "route" not in str(hs.layers.DecoupledConv2d.__doc__)
 
 
+def test_triton_is_there_where_it_can_be():
+    assert HAS_TRITON or sys.platform != "linux", "pip install triton: tests need its interpreter"
+
+
+@pytest.mark.skipif(not HAS_TRITON, reason="Triton has no build for this system")
 def test_functions_that_triton_lacks():
     import triton
     import triton.language as tl
@@ -289,9 +301,10 @@ def test_functions_that_triton_lacks():
         return out.double()
 
     unit = torch.linspace(-1, 1, 4001)
-    close(values(arithmetic.asin, unit), unit.double().asin(), scale=0.03)
+    assert (values(arithmetic.asin, unit) - unit.double().asin()).abs().max() < 3e-7
     wide = torch.cat([torch.linspace(-20, 20, 4001), torch.tensor([1e-20, -1e-6, 100.0])])
-    close(values(arithmetic.tanh, wide), wide.double().tanh(), scale=0.03)
+    want = wide.double().tanh()
+    assert ((values(arithmetic.tanh, wide) - want).abs() <= 3e-7 * want.abs()).all()
     positive = torch.cat([torch.logspace(-30, 30, 4001), torch.zeros(1)])
     got, want = values(arithmetic.log1p, positive), positive.double().log1p()
     assert ((got - want).abs() <= 3e-7 * want).all()
@@ -306,3 +319,20 @@ def test_conv_is_plain_where_h_and_g_are():
     for name in ROUTES:
         with force(name):
             close(layer(x), F.conv2d(x, twin.weight))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not HAS_TRITON, reason="Triton has no build for this system")
+def test_kernels_compile_without_spills():
+    """Ahead of time for sm_80, in a process that does not interpret them."""
+    code = (
+        "import kernels; rows = kernels.rows('sm_80', quick=True)\n"
+        "assert len(rows) >= 16 and all(row.met for row in rows), kernels.format_rows(rows)"
+    )
+    root = Path(__file__).parents[2]
+    paths = [str(root / "benchmarks"), str(root / "src"), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "TRITON_INTERPRET": "0"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-2000:]

@@ -164,12 +164,29 @@ def test_rotations(method):
         return sgd_step(net, lambda: net(x).square().mean(), optimizer)
 
     assert not waits(step_of(make()))
-    if method in ("loewdin", "exponential"):
-        return  # their number of terms depends on U: an accelerator is waited for
     with without_looking():
         assert not waits(step_of(make()))
         blind = trained(make, step_of, steps=4)
     close(blind, trained(make, step_of, steps=4), scale=10)
+
+
+@pytest.mark.parametrize("method", ["loewdin", "exponential"])
+@pytest.mark.parametrize("scale", [0.1, 1.0, 10.0])
+@pytest.mark.parametrize("size", [1, 2, 9, 40])
+def test_maps_by_products_alone(method, scale, size):
+    """What an accelerator does in place of choosing a number of terms: R and its gradient."""
+    U = (scale * torch.randn(2, size, size, dtype=torch.float64)).requires_grad_()
+    V = torch.randn(2, size, min(size, 4), dtype=torch.float64)
+    want = HF.orthogonalize(U, method)
+    expected = torch.autograd.grad((want @ V).pow(3).sum(), U)
+    with without_looking():
+        assert not waits(lambda: HF.orthogonalize(U, method))
+        got = HF.orthogonalize(U, method)
+        found = torch.autograd.grad((got @ V).pow(3).sum(), U)
+    eye = torch.eye(size, dtype=torch.float64).expand_as(got)
+    close(got.mT @ got, eye)
+    assert (got - want).abs().max() < 1e-6
+    assert (found[0] - expected[0]).abs().max() <= 1e-5 * expected[0].abs().max() + 1e-9
 
 
 def test_ogd_that_does_not_look_stays_orthogonal():

@@ -51,7 +51,7 @@ def angle_preserving_loss(neurons: Tensor, projection: Tensor, measure: str = "a
 def angle_preserving_step(
     neurons: list[Tensor] | Tensor,
     projection: Tensor,
-    lr: float = 0.3,
+    lr: float | Tensor = 0.3,
     measure: str = "angle",
     differentiable: bool = False,
 ) -> Tensor:

@@ -8,7 +8,7 @@ from torch import Tensor
 from ._kernels.energy.class_blocks import BatchClassEnergy
 from ._kernels.energy.potential import Potential
 from .energy import check_kernel, distance_floor
-from .host import demand
+from .host import can_look, demand
 
 __all__ = ["class_energy"]
 
@@ -58,7 +58,7 @@ def class_energy(
     check_kernel(s, distance)
     wide = weight.float() if weight.dtype.itemsize < 4 else weight
     potential = Potential(float(s), distance == "geodesic", False, distance_floor(s, wide.dtype))
-    if labels.device.type == "cpu":
+    if can_look(labels):
         classes, counts = torch.unique(labels, return_counts=True)
     else:  # how many there are is not known without a wait: a class that occurs twice comes twice
         classes, counts = labels, torch.ones_like(labels)

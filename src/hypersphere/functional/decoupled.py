@@ -31,9 +31,9 @@ from ._kernels.decoupled.convolution import (
     autocast_type,
     correlate,
     resolve_geometry,
-    with_norms,
 )
 from ._kernels.decoupled.directions import unit_rows
+from ._kernels.decoupled.norms import with_norms
 from ._kernels.decoupled.numbers import one, scaled
 from ._kernels.decoupled.plain import Inputs, OperatorSettings
 from ._kernels.decoupled.tiled import apply_operator

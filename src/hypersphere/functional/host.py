@@ -76,7 +76,8 @@ def demand(good: Tensor, message: Callable[[], str]) -> None:
         return
     found = known(good)
     if found is None:
-        if good.device.type in ("cuda", "cpu") and type(good) is Tensor and _looks:
+        traced = torch._C._are_functorch_transforms_active() or torch._C._len_torch_dispatch_stack()
+        if good.device.type == "cuda" and type(good) is Tensor and not traced:
             torch._assert_async(good)
     elif not found:
         raise ValueError(message())

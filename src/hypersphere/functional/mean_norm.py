@@ -39,8 +39,8 @@ def batch_mean(
     (tensor(2.), tensor(2.), tensor(1))
     """
     if is_traced():
-        mean = norm.mean() if norm.numel() else norm.sum()
-        return follow(mean, running, batches, momentum, counts)
+        plain = norm.mean() if norm.numel() else norm.sum()
+        return follow(plain, running, batches, momentum, counts)
     mean: Tensor = _BatchMean.apply(norm, running, batches, momentum, counts)  # type: ignore[no-untyped-call]
     return mean
 

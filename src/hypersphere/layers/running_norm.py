@@ -62,7 +62,13 @@ class RunningNorm(nn.Module):
 
 
 def is_first_forward() -> bool:
-    """False while a backward computes a part of the forward again (activation checkpointing)."""
+    """Whether a forward is one of training.
+
+    False while a backward computes a part of it again (activation checkpointing), and inside the
+    transformations of torch.func, which do not let anything change a buffer.
+    """
+    if torch._C._are_functorch_transforms_active():
+        return False
     return torch.compiler.is_compiling() or torch._C._current_graph_task_id() == -1
 
 

@@ -144,8 +144,8 @@ class OGD(Optimizer):
         """R along W, orthogonal; Note [Step length]."""
         found = known(size)
         if found is None:  # Note [Not waiting]
-            lr = torch.clamp(2.0 * _REACH / size.clamp_min(1e-30), max=float(group["lr"]))
-            W, Y = W * lr, R
+            cut = torch.clamp(2.0 * _REACH / size.clamp_min(1e-30), max=float(group["lr"]))
+            W, Y = W * cut, R
             for _ in range(group["iterations"]):
                 Y = torch.baddbmm(R, W, Y, alpha=0.5)
             Y = torch.baddbmm(R, W, Y)

@@ -132,9 +132,26 @@ def load_data(config: DataConfig) -> Any:
 
 
 def make_loaders(
-    config: DataConfig, seed: int, rank: int = 0, world_size: int = 1, split: Any = None
+    config: DataConfig,
+    seed: int,
+    rank: int = 0,
+    world_size: int = 1,
+    split: Any = None,
+    device: torch.device | None = None,
 ) -> Loaders:
-    """Load the data set (or take `split`) and serve it; processes share each batch."""
+    """Load the data set (or take `split`) and serve it; processes share each batch.
+
+    Args:
+        config: the section ``data``.
+        seed: seed of the order and the augmentation.
+        rank: number of this process.
+        world_size: number of processes.
+        split: a data set to take instead of the one that the config names.
+        device: where the batches go. Default: they stay where the samples are.
+
+    Returns:
+        The batches, and the data set they come from.
+    """
     from hypersphere import data
 
     if config.batch_size % world_size:
@@ -165,6 +182,8 @@ def make_loaders(
         rank=rank,
         world_size=world_size,
         prefetch=config.prefetch,
+        workers=config.workers,
+        device=device,
     )
     test = data.BatchLoader(
         split.test,
@@ -175,6 +194,8 @@ def make_loaders(
         rank=rank,
         world_size=world_size,
         prefetch=config.prefetch,
+        workers=config.workers,
+        device=device,
     )
     x, _ = next(iter(test))
     return Loaders(train, test, split, normalize, split.num_classes, tuple(x.shape[1:]))

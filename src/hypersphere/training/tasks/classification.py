@@ -91,7 +91,7 @@ class Classification:
             The task, without players.
         """
         ranks = (fabric.global_rank, fabric.world_size)
-        loaders = make_loaders(config.data, config.seed, *ranks, split)
+        loaders = make_loaders(config.data, config.seed, *ranks, split, fabric.device)
         net = make_net(config, loaders.shape, loaders.num_classes)
         task = cls(net, None, loaders.train, loaders.test, fabric)
         task.labeled, task.normalize = loaders, loaders.normalize

@@ -8,7 +8,7 @@ from .convolution import Geometry
 from .plain import Inputs, OperatorSettings
 from .routes import fits_triton, route
 from .whole import whole_operator
-from .windows import WholeNorms
+from .whole_norms import WholeNorms
 
 __all__ = ["accelerated_norms", "accelerated_operator", "accelerated_rows"]
 

@@ -3,7 +3,7 @@
 =========  ==========================================  =============================================
 route      chosen for                                  how
 =========  ==========================================  =============================================
-tiled      processors                                  a few images at a time, in the cache: tiled.py
+tiled      processors                                  a few images at a time: tiled.py
 whole      accelerators                                the same passes over whole tensors: a launch
                                                        costs more there than memory between passes
 triton     accelerators for which Triton compiles,     one kernel forward, one backward: triton/

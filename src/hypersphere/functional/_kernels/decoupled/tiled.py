@@ -14,7 +14,7 @@ See Note [Zero patches] in plain.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import threading
 from typing import Any, NamedTuple
 
 import torch
@@ -32,11 +32,18 @@ from .convolution import (
     memory_for_gradient,
 )
 from .lengths import Lengths, SharedLengths
-from .plain import Inputs, OperatorSettings, filter_shapes, plain_operator, shaped_inputs
+from .plain import (
+    Inputs,
+    OperatorSettings,
+    differentiable_gradients,
+    filter_shapes,
+    plain_operator,
+    shaped_inputs,
+)
 from .routes import route
 from .workspace import Workspace, tiles
 
-__all__ = ["apply_operator", "differentiable_gradients"]
+__all__ = ["apply_operator"]
 
 
 def apply_operator(inputs: Inputs, op: OperatorSettings) -> Tensor:
@@ -51,6 +58,9 @@ def apply_operator(inputs: Inputs, op: OperatorSettings) -> Tensor:
         return accelerated_operator(inputs, op)
     out: Tensor = _Fused.apply(op, *inputs)  # type: ignore[no-untyped-call]
     return out
+
+
+_taking = threading.Lock()
 
 
 class _Need(NamedTuple):
@@ -102,21 +112,12 @@ class _Fused(torch.autograd.Function):
         if torch.is_grad_enabled():  # a second derivative will be asked of the result
             return None, *differentiable_gradients(grad, inputs, needed, op)
         # The gradient in s takes the place of c, which spares an output-sized tensor. Should a
-        # retained graph come here again, its c is computed again.
-        if ctx.spent:
-            c = _cosines(inputs, op)
-        ctx.spent = True
-        with torch.autograd.grad_mode._unsafe_preserve_version_counter(c):
-            return None, *_Backward(grad, inputs, c, _Need(*needed), ctx.act, op).run()
-
-
-def differentiable_gradients(
-    grad: Tensor, inputs: Inputs, needed: Sequence[bool], op: OperatorSettings
-) -> Iterator[Tensor | None]:
-    wanted = [t for t, need in zip(inputs, needed, strict=True) if need and t is not None]
-    out = plain_operator(inputs, op)
-    found = iter(torch.autograd.grad(out, wanted, grad, create_graph=True, allow_unused=True))
-    return (next(found) if need else None for need in needed)
+        # retained graph come here again, or another thread at the same time, c is computed again.
+        with _taking:
+            spent, ctx.spent = ctx.spent, True
+        # Of the data, whose version is not that of the saved tensor: a second visit finds it valid.
+        c = _cosines(inputs, op) if spent else c.data
+        return None, *_Backward(grad, inputs, c, _Need(*needed), ctx.act, op).run()
 
 
 class _Parts:

@@ -1,4 +1,4 @@
-"""The decoupled operator for accelerators without Triton: whole tensors, as few launches as it takes.
+"""The decoupled operator for accelerators without Triton: whole tensors, few launches.
 
 The formulas are those of tiled.py, whose forms of g (activation.py) and h (lengths.py) work here on
 the batch in one piece. Where tiles save memory traffic, this saves launches: sums are written where
@@ -15,7 +15,13 @@ from torch import Tensor
 
 from .convolution import convolution_gradients, correlate
 from .lengths import FilterLengths, SharedLengths
-from .plain import Inputs, OperatorSettings, filter_shapes, shaped_inputs
+from .plain import (
+    Inputs,
+    OperatorSettings,
+    differentiable_gradients,
+    filter_shapes,
+    shaped_inputs,
+)
 from .workspace import Workspace
 
 __all__ = ["whole_operator"]
@@ -46,8 +52,6 @@ class _Whole(torch.autograd.Function):
         *tensors, c = ctx.saved_tensors
         op, inputs, needed = ctx.op, Inputs(*tensors), ctx.needs_input_grad[1:]
         if torch.is_grad_enabled():  # a second derivative will be asked of the result
-            from .tiled import differentiable_gradients
-
             return None, *differentiable_gradients(grad, inputs, needed, op)
         return None, *_Pass(inputs, c, op, ctx.parts).backward(grad, c, Inputs(*needed))
 
@@ -130,6 +134,7 @@ class _Pass:
         c, go = self.widened(shapes.split(cosines)), self.widened(shapes.split(grad))
         self.new.start(c)
         grad_scale = grad_shift = grad_k = grad_radius = grad_norm = None
+        through: Tensor | None = None
         if need.shift and inputs.shift is not None:
             grad_shift = shapes.sum_patches(go, inputs.shift)
         if need.scale and inputs.scale is not None:
@@ -164,11 +169,12 @@ class _Pass:
                 grad_s = _times(a / nonzero, self.slope_factor * op.alpha)
             else:
                 grad_s = _times(a * op.magnitude.ratio(*settings), self.slope_factor)
-            slope = None if t is None else op.magnitude.slope(*settings)
-            through = None if t is None else t * slope
-            if need.radius and t is not None and slope is not None and op.magnitude.has_radius:
-                of_radius = op.magnitude.radius_slope(*settings, slope)
-                grad_radius = _times((t * of_radius).sum(), self.factor)
+            if t is not None:
+                slope = op.magnitude.slope(*settings)
+                through = t * slope
+                if need.radius and op.magnitude.has_radius:
+                    of_radius = op.magnitude.radius_slope(*settings, slope)
+                    grad_radius = _times((t * of_radius).sum(), self.factor)
         if need.norm:  # t h'(n) - a r(n) c, summed over the filters
             if through is None:
                 grad_norm = torch.mul(grad_s, c).sum(shapes.channel, keepdim=True).neg_()

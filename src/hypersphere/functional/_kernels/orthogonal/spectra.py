@@ -48,7 +48,7 @@ def spectrum(*factors: Tensor, skew: bool = False) -> tuple[float, float]:
         alphas.append(alpha)
         betas.append(beta)
     diagonal, off = torch.cat(alphas, -1).double(), torch.cat(betas, -1).double()[..., :-1]
-    if not number(torch.isfinite(diagonal.sum() + off.sum())):
+    if not number_of(torch.isfinite(diagonal.sum() + off.sum())):
         return math.nan, math.nan
     # After an early end come zeros; the first entry lies within the spectrum.
     ended = torch.cat([torch.ones_like(diagonal[..., :1]), off], -1).cumprod(-1) == 0
@@ -58,11 +58,11 @@ def spectrum(*factors: Tensor, skew: bool = False) -> tuple[float, float]:
     margin = _MARGIN * (values[..., -1:] - values[..., :1])
     unit = math.prod(units[1:], start=units[0]).double()
     low, high = (values[..., :1] - margin) * unit, (values[..., -1:] + margin) * unit
-    return number(low.min()), number(high.max())
+    return number_of(low.min()), number_of(high.max())
 
 
-def number(value: Tensor) -> float:
-    """The number of terms depends on it: here an accelerator is waited for."""
+def number_of(value: Tensor) -> float:
+    """The number that a way is chosen by; accelerators go by products.py, which chooses none."""
     found = known(value)
     return float(value) if found is None else found
 

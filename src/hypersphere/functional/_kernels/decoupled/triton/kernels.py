@@ -29,7 +29,10 @@ def _per_filter(pointer, filters, mask, PER_FILTER: tl.constexpr):
 
 
 @triton.jit
-def _value(s, n, c, k, radius, g: tl.constexpr, h: tl.constexpr, BOUND: tl.constexpr, COSINE: tl.constexpr, ALPHA: tl.constexpr):  # fmt: skip
+def _value(
+    s, n, c, k, radius, g: tl.constexpr, h: tl.constexpr,
+    BOUND: tl.constexpr, COSINE: tl.constexpr, ALPHA: tl.constexpr,
+):  # fmt: skip
     """h(n) g(c), held below its bound where rounding would lead beyond."""
     ratio, _, _ = h(n, radius)
     if COSINE:

@@ -18,7 +18,8 @@ import triton.language as tl
 from torch import Tensor
 
 from ....angles import normalize
-from ..convolution import Geometry, plain_patch_norms
+from ..convolution import Geometry
+from ..patch_norms import plain_patch_norms
 from .launch import block, launch
 
 __all__ = ["TritonNorms", "TritonRows"]
@@ -73,8 +74,8 @@ def windows_kernel(
         z = d * step_d - pad_d + i * gap_d
         for j in tl.static_range(SIZE_H):
             y = h * step_h - pad_h + j * gap_h
-            for l in tl.static_range(SIZE_W):
-                x = w * step_w - pad_w + l * gap_w
+            for m in tl.static_range(SIZE_W):
+                x = w * step_w - pad_w + m * gap_w
                 inside = (x >= 0) & (x < width) & (y >= 0) & (y < height) & (z >= 0) & (z < depth)
                 place = start + (z * height + y) * width + x
                 sums += tl.load(squares_pointer + place, mask=inside & (out < total), other=0.0)
@@ -106,15 +107,17 @@ def spread_kernel(
         z = d + pad_d - i * gap_d
         for j in tl.static_range(SIZE_H):
             y = h + pad_h - j * gap_h
-            for l in tl.static_range(SIZE_W):
-                x = w + pad_w - l * gap_w
-                # The window whose pixel (i, j, l) this one is, if there is one.
+            for m in tl.static_range(SIZE_W):
+                x = w + pad_w - m * gap_w
+                # The window whose pixel (i, j, m) this one is, if there is one.
                 there = (x >= 0) & (x % step_w == 0) & (x // step_w < out_width)
                 there &= (y >= 0) & (y % step_h == 0) & (y // step_h < out_height)
                 there &= (z >= 0) & (z % step_d == 0) & (z // step_d < out_depth) & inside
-                place = windows + (z // step_d * out_height + y // step_h) * out_width + x // step_w
-                norm = tl.load(norm_pointer + place, mask=there, other=0.0)
-                grad = tl.load(grad_norm_pointer + place, mask=there, other=0.0)
+                window = (
+                    windows + (z // step_d * out_height + y // step_h) * out_width + x // step_w
+                )
+                norm = tl.load(norm_pointer + window, mask=there, other=0.0)
+                grad = tl.load(grad_norm_pointer + window, mask=there, other=0.0)
                 nonzero = norm != 0  # nothing flows through the norm of a zero patch
                 pixel += tl.where(nonzero, grad / tl.where(nonzero, norm, 1.0), 0.0)
     group = image_and_group % groups
@@ -282,8 +285,8 @@ def _windows(
     """Sizes of input and output, steps, paddings and gaps in three dimensions."""
     if geometry is None:  # every row is its own window
         ones = (1, 1, 1)
-        numbers = (1, 1, x.shape[0], 1, 1, x.shape[0], *ones, 0, 0, 0, *ones)
-        return numbers, {"SIZE_D": 1, "SIZE_H": 1, "SIZE_W": 1}
+        rows = (1, 1, x.shape[0])
+        return (*rows, *rows, *ones, 0, 0, 0, *ones), {"SIZE_D": 1, "SIZE_H": 1, "SIZE_W": 1}
     fill = 3 - len(size)
 
     def three(values: Any, missing: int) -> tuple[int, ...]:

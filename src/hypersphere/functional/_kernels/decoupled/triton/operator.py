@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..convolution import convolution_gradients, correlate
-from ..plain import Inputs, OperatorSettings
+from ..plain import Inputs, OperatorSettings, differentiable_gradients
 from . import arithmetic
 from .kernels import backward_kernel, forward_kernel
 from .launch import block, launch
@@ -23,6 +23,8 @@ __all__ = ["Layout", "constants", "formulas", "triton_operator"]
 
 # Numbers of a tile: enough to hide the way to memory, few enough for the registers of a program.
 PATCHES, FILTERS = 64, 16
+# The backward keeps more of them at a time; twice the threads have twice the registers.
+BACKWARD_WARPS = 8
 
 
 def triton_operator(inputs: Inputs, op: OperatorSettings) -> Tensor | None:
@@ -129,8 +131,6 @@ class _Operator(torch.autograd.Function):
         *tensors, s = ctx.saved_tensors
         op, inputs, needed = ctx.op, Inputs(*tensors), ctx.needs_input_grad[1:]
         if torch.is_grad_enabled():  # a second derivative will be asked of the result
-            from ..tiled import differentiable_gradients
-
             return None, *differentiable_gradients(grad, inputs, needed, op)
         return None, *_gradients(grad, inputs, s, needed, op)
 
@@ -159,6 +159,7 @@ def _gradients(
         *(grad_s, grad_norm, shares),
         *(to.groups, to.channels, to.patches, *to.strides, *come.strides, shares.stride(0)),
         **constants(inputs, op),
+        num_warps=BACKWARD_WARPS,
         **{
             f"NEED_{name.upper()}": need[name] for name in ("norm", "radius", "k", "scale", "shift")
         },

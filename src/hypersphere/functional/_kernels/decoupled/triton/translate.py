@@ -60,29 +60,9 @@ _EXPRESSIONS: dict[str, str] = {
     "isfinite": "tl.abs({0}) < float('inf')",
 }
 # Shapes and types are the kernel's business.
-_IDENTITIES = {
-    *[
-        "alias",
-        "clone",
-        "detach",
-        "expand",
-        "expand_as",
-        "view",
-        "unsqueeze",
-        "squeeze",
-        "lift_fresh",
-    ],
-    *[
-        "lift_fresh_copy",
-        "to",
-        "_to_copy",
-        "copy",
-        "broadcast_to",
-        "reshape",
-        "view_as",
-        "_unsafe_view",
-    ],
-}
+_IDENTITIES = {"alias", "clone", "detach", "expand", "expand_as", "view", "unsqueeze", "squeeze"}
+_IDENTITIES |= {"lift_fresh", "lift_fresh_copy", "to", "_to_copy", "copy", "broadcast_to"}
+_IDENTITIES |= {"reshape", "view_as", "_unsafe_view"}
 _CONSTANTS = {"zeros_like": 0.0, "new_zeros": 0.0, "ones_like": 1.0, "new_ones": 1.0}
 _CONSTANTS |= {"zeros": 0.0, "ones": 1.0}
 _FULL = "tl.full((1, 1), {0}, tl.float32)"
