@@ -47,8 +47,56 @@ def benchmark_tables(record: dict) -> str:
     return "\n\n".join(parts)
 
 
-def tables(record: dict) -> str:
+def record_tables(rows: list[dict]) -> str:
+    """Point configurations beside the published records, a table for each problem."""
+    titles = {
+        "kissing": ("Kissing configurations", "degrees", lambda n: True),
+        "tammes": ("Tammes, largest smallest angle in R^3", "degrees", lambda n: True),
+        "thomson": ("Thomson, lowest energy in R^3", "energy", lambda n: n % 10 == 0),
+    }
+    parts = []
+    for problem, (title, unit, shown) in titles.items():
+        chosen = sorted((r for r in rows if r["problem"] == problem), key=lambda r: r["n"])
+        if not chosen:
+            continue
+        known = [r for r in chosen if r["gap"] is not None]
+        reached = [r for r in known if r["gap"] <= 1.01 * r["precision"] + 1e-8]
+        sources = "; ".join(dict.fromkeys(r["source"] for r in known))
+        lines = [
+            f"**{title}.** {len(reached)} of {len(known)} published values reached to all their "
+            f"digits, {len(chosen) - len(known)} without one. Source: {sources}.",
+            "",
+            f"| n | dim | ours ({unit}) | published | gap | seconds |",
+            "|---|---|---|---|---|---|",
+        ]
+        for r in chosen:
+            if shown(r["n"]) or (r not in reached and r in known):
+                published = "" if r["published"] is None else f"{r['published']:.10g}"
+                gap = "" if r["gap"] is None else f"{r['gap']:.1e}"
+                lines.append(
+                    f"| {r['n']} | {r['dim']} | {r['ours']:.9f} | {published} | {gap} | "
+                    f"{r['seconds']:.0f} |"
+                )
+        parts.append("\n".join(lines))
+    parts.append("`python benchmarks/records.py`; all rows in results/records.json.")
+    return "\n\n".join(parts)
+
+
+def plain_table(record: dict) -> str:
+    """Columns and rows of a file that says them itself."""
+    columns = record["columns"]
+    lines = ["| " + " | ".join(columns.values()) + " |", "|" + "---|" * len(columns)]
+    for row in record["rows"]:
+        lines.append("| " + " | ".join(str(row.get(key, "")) for key in columns) + " |")
+    return "\n".join([*lines, "", f"`{record['command']}`. {record['note']}"])
+
+
+def tables(record: dict | list) -> str:
     """A benchmark's tables, or a comparison's with the dissertation's numbers beside ours."""
+    if isinstance(record, list):
+        return record_tables(record)
+    if "columns" in record:
+        return plain_table(record)
     if "tables" in record:
         return benchmark_tables(record)
     from hypersphere.reports import markdown_table

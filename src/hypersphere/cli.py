@@ -18,6 +18,7 @@ COMMANDS = {
     "compare": "several configs over several seeds: mean and deviation, last and best",
     "sweep": "search over settings by cross-validation",
     "report": "one HTML page for a run or for several side by side",
+    "inspect": "the geometry of any checkpoint: energies, duplicates, rank, spectra, features",
     "gallery": "enroll, identify and verify people or things by their features",
     "points": "spread points on a sphere: Thomson, Whyte and Tammes configurations",
     "models": "the networks by name",

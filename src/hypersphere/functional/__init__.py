@@ -25,6 +25,7 @@ from .angular import (
     angular_function,
     arcsin,
 )
+from .best_known import BestKnown, best_known
 from .class_energy import class_energy
 from .contrastive import alignment, supervised_contrastive, uniformity_of_uniform
 from .covering import (
@@ -75,6 +76,7 @@ from .projections import (
     sketch,
 )
 from .prototypes import prototypes, simplex_prototypes
+from .symmetry import orbit, root_system, symmetry_groups
 from .uniformity import uniformity_test
 from .von_mises_fisher import (
     sphere_log_area,
@@ -91,6 +93,7 @@ from .contrastive import uniformity
 
 __all__ = [
     "AngularFunction",
+    "BestKnown",
     "MagnitudeFunction",
     "Margin",
     "adversarial_step",
@@ -107,6 +110,7 @@ __all__ = [
     "apply_orthogonal",
     "arccos",
     "arcsin",
+    "best_known",
     "bilateral_low_rank",
     "check_labels",
     "class_energy",
@@ -144,6 +148,7 @@ __all__ = [
     "margin_logits",
     "minimize_energy",
     "normalize",
+    "orbit",
     "orthogonal_penalty",
     "orthogonalize",
     "orthonormal_penalty",
@@ -159,6 +164,7 @@ __all__ = [
     "project",
     "prototypes",
     "random_rotation",
+    "root_system",
     "row_norm",
     "sample_classes",
     "separation",
@@ -169,6 +175,7 @@ __all__ = [
     "spectral_penalty",
     "sphere_log_area",
     "supervised_contrastive",
+    "symmetry_groups",
     "uniform_on_sphere",
     "uniformity",
     "uniformity_of_uniform",

@@ -9,6 +9,8 @@ head.loss(features, labels)     # their cross entropy, without the (B, C) matrix
 from ..functional.margins import Margin
 from .annealing import LambdaAnnealing
 from .center import center_loss, move_centers
+from .cider import CiderHead
+from .class_densities import VonMisesFisherHead
 from .design import MarginCheck, check_margin, plot_margins
 from .diagnosis import Diagnosis, diagnose
 from .hinge import HingeHead
@@ -42,6 +44,7 @@ __all__ = [
     "AMSoftmaxHead",
     "ASoftmaxHead",
     "ArcFaceHead",
+    "CiderHead",
     "Diagnosis",
     "GASoftmaxHead",
     "HingeHead",
@@ -54,6 +57,7 @@ __all__ = [
     "PrototypeHead",
     "SSoftmaxHead",
     "SoftmaxHead",
+    "VonMisesFisherHead",
     "WSoftmaxHead",
     "angular_margin",
     "center_loss",

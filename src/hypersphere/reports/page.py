@@ -19,6 +19,7 @@ import numpy as np
 
 from .._optional import require
 from .._version import __version__
+from .feature_geometry import geometry_tables
 from .interactive import curve_plots, energy_plot, feature_plot
 from .run_data import RunData, flatten, read_run
 from .stills import stills
@@ -65,6 +66,7 @@ def write_page(
     sheet = None
     if single:
         body += _features(single, plots)
+        body += _geometry(single)
         sheet = _picture_sheet(single)
         if still_figures:
             body += _stills(single, target.parent / "figures")
@@ -193,6 +195,13 @@ def _features(run: RunData, plots: dict[str, Any]) -> Iterable[str]:
     )
     flat = plots["features"]["data"][0]["type"] != "scatter3d"
     yield _section("Features in the plane" if flat else "Features on the sphere", body)
+
+
+def _geometry(run: RunData) -> Iterable[str]:
+    note, tables = geometry_tables(run)
+    if tables:
+        body = _note(note) + "".join(_table(head, rows) for head, rows in tables)
+        yield _section("Geometry of the features", body)
 
 
 def _stills(run: RunData, folder: Path) -> Iterable[str]:
