@@ -76,7 +76,7 @@ def write(
     note = f"Mean and deviation over {options.seeds} seeds, {options.epochs} epochs; k = 10. "
     note += f"{train} training letters of {classes} classes, "
     note += f"{test} test letters."
-    content = {"command": "python benchmarks/out_of_distribution.py", "note": note,
+    content = {"command": "python benchmarks/out_of_distribution.py --root DATA", "note": note,
                "columns": columns, "rows": rows}  # fmt: skip
     options.out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 

@@ -72,8 +72,9 @@ def _pack(crowd: Tensor, half_space: bool, shake: bool) -> tuple[Tensor, bool]:
     So the best are shaken and packed again, until nothing better turns up.
     """
     n, d = crowd.shape[1:]
-    # One start is asked for its own packing, not for a search
-    shakes = min(SHAKES, int(3e7 / (n * (d - 1)) ** 3)) if shake and len(crowd) > 1 else 0
+    # One start is asked for its own packing, not for a search; 2d points are packed without one
+    search = shake and len(crowd) > 1 and n > 2 * d
+    shakes = min(SHAKES, int(3e7 / (n * (d - 1)) ** 3)) if search else 0
     crowd = pack_points(crowd, half_space, iterations=40)[0] if shakes else crowd
     generator = torch.Generator().manual_seed(n)
     quiet = 0
