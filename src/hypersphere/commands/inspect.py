@@ -127,5 +127,6 @@ def _read_run(options: argparse.Namespace) -> Any:
     features = run.extract(samples.images)
     head = getattr(run.model, "head", None)
     weight = getattr(head, "weight", None)
-    usable = isinstance(weight, Tensor) and weight.ndim == 2
-    return tensors, features, samples.labels, weight.detach() if usable else None
+    if not isinstance(weight, Tensor) or weight.ndim != 2:
+        return tensors, features, samples.labels, None
+    return tensors, features, samples.labels, weight.detach()

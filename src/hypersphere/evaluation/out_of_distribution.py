@@ -132,7 +132,8 @@ def familiarity(
     if method == "knn":
         if not k >= 1:
             raise ValueError(f"k is the number of a neighbor, at least 1; got {k}")
-        return search(features, train, min(k, len(train)))[0][:, -1].double().cpu()
+        unit, known = normalize(features), normalize(train)
+        return search(unit, known, min(k, len(train)))[0][:, -1].double().cpu()
     if labels is None:
         labels = torch.zeros(len(train), dtype=torch.long)
     labels = check_row_labels("labels", labels, len(train)).to(train.device)
