@@ -128,8 +128,56 @@ def plain_table(record: dict) -> str:
     )
 
 
-def tables(record: dict) -> str:
-    """A plain table, or a comparison's with the dissertation's numbers beside ours."""
+def record_tables(rows: list[dict]) -> str:
+    """Point configurations beside the published records, a table for each problem."""
+    titles = {
+        "kissing": ("Kissing configurations", "degrees", lambda n: True),
+        "tammes": ("Tammes, largest smallest angle in R^3", "degrees", lambda n: True),
+        "thomson": ("Thomson, lowest energy in R^3", "energy", lambda n: n % 10 == 0),
+    }
+    parts = []
+    for problem, (title, unit, shown) in titles.items():
+        chosen = sorted((r for r in rows if r["problem"] == problem), key=lambda r: r["n"])
+        if not chosen:
+            continue
+        known = [r for r in chosen if r["gap"] is not None]
+        reached = [r for r in known if r["gap"] <= 1.01 * r["precision"] + 1e-8]
+        sources = "; ".join(dict.fromkeys(r["source"] for r in known))
+        lines = [
+            f"**{title}.** {len(reached)} of {len(known)} published values reached to all their "
+            f"digits, {len(chosen) - len(known)} without one. Source: {sources}.",
+            "",
+            f"| n | dim | ours ({unit}) | published | gap | seconds |",
+            "|---|---|---|---|---|---|",
+        ]
+        for r in chosen:
+            if shown(r["n"]) or (r not in reached and r in known):
+                published = "" if r["published"] is None else f"{r['published']:.10g}"
+                gap = "" if r["gap"] is None else f"{r['gap']:.1e}"
+                lines.append(
+                    f"| {r['n']} | {r['dim']} | {r['ours']:.9f} | {published} | {gap} | "
+                    f"{r['seconds']:.0f} |"
+                )
+        parts.append("\n".join(lines))
+    parts.append("`python benchmarks/records.py`; all rows in results/records.json.")
+    return "\n\n".join(parts)
+
+
+def keyed_table(record: dict) -> str:
+    """Columns and rows of a file that names the columns by key."""
+    columns = record["columns"]
+    lines = ["| " + " | ".join(columns.values()) + " |", "|" + "---|" * len(columns)]
+    for row in record["rows"]:
+        lines.append("| " + " | ".join(str(row.get(key, "")) for key in columns) + " |")
+    return "\n".join([*lines, "", f"`{record['command']}`. {record['note']}"])
+
+
+def tables(record: dict | list) -> str:
+    """The table of a results file, by its form; a comparison's stands beside the dissertation's."""
+    if isinstance(record, list):
+        return record_tables(record)
+    if isinstance(record.get("columns"), dict):
+        return keyed_table(record)
     if record.get("study") == "open_set":
         return open_set_table(record)
     if "columns" in record:

@@ -20,6 +20,7 @@ COMMANDS = {
     "claims": "which claims of the dissertation hold: the verdicts, and the runs behind them",
     "sweep": "search over settings by cross-validation",
     "report": "one HTML page for a run or for several side by side",
+    "inspect": "the geometry of any checkpoint: energies, duplicates, rank, spectra, features",
     "gallery": "enroll, identify and verify people or things by their features",
     "export": "a trained run as ONNX with preprocessing, threshold, model card and a script",
     "points": "spread points on a sphere: Thomson, Whyte and Tammes configurations",

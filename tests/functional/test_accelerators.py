@@ -13,13 +13,13 @@ from torch import nn
 from torch.nn import functional as F
 
 import hypersphere as hs
-from counting import counted
 from hypersphere import functional as HF
 from hypersphere.functional._kernels.decoupled.routes import force, route
 from hypersphere.functional.angular_functions import AngularFunction
 from hypersphere.functional.magnitude_base import MagnitudeFunction
 from tolerances import close
 
+from counting import counted
 from kinds import ANGULAR_KINDS, MAGNITUDE_KINDS
 from reference import decoupled as reference
 

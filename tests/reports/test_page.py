@@ -356,3 +356,28 @@ def test_news_arrive_in_place(browser, run):
         " node.data.some((t) => t.x.includes(5000))];"
     )
     assert kept == [[1, 2], "yes", True, True]
+
+
+def test_page_has_neural_collapse_and_uniformity(run):
+    text = quick_page(run).read_text(encoding="utf-8")
+    assert "Geometry of the features" in text
+    assert "NC1 within-class variability" in text and "uniformity (t = 2" in text
+
+
+def test_classifier_of_the_checkpoint_gives_all_four_measures(run):
+    import torch
+
+    from hypersphere.reports.feature_geometry import geometry_tables
+    from hypersphere.reports.run_data import read_run
+    from hypersphere.training.run.checkpoint import save_weights
+
+    data = read_run(run)
+    kept = data.features.get("directions", data.features["features"])
+    place = run / "checkpoints" / "step-00000001"
+    place.mkdir(parents=True, exist_ok=True)
+    classes = int(data.features["labels"].max()) + 1
+    weight = {"head.weight": torch.randn(classes, kept.shape[1])}
+    save_weights(place / "model.safetensors", weight)
+    _, tables = geometry_tables(data)
+    rows = {row[0]: row for row in tables[1][1]}
+    assert rows["NC3 distance from duality"][2] != "-" and rows["NC4 not the nearest mean"][2]

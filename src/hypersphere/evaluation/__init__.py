@@ -6,6 +6,7 @@ Every function takes tensors and gives a small dataclass: `print(result)` shows 
 
 from __future__ import annotations
 
+from .checkpoint_files import read_checkpoint
 from .class_errors import ClassificationResult, classification
 from .extraction import extract
 from .feature_files import load_features, save_tensors
@@ -29,6 +30,13 @@ from .geometry.geometry import (
 )
 from .geometry.neural_collapse import NeuralCollapseResult, neural_collapse
 from .geometry.separability import angular_fisher_score, angular_visual_hardness
+from .geometry.weights import InspectedLayer, InspectionResult, inspect_weights
+from .inspection import FeatureInspection, InspectionLog, inspect_features
+from .out_of_distribution import (
+    OutOfDistributionResult,
+    familiarity,
+    out_of_distribution,
+)
 from .rare_classes import ImbalanceResult, imbalance
 from .recognition import (
     PROTOCOLS,
@@ -92,6 +100,7 @@ __all__ = [
     "ConfidenceResult",
     "Face",
     "FairnessResult",
+    "FeatureInspection",
     "FeatureUniformityResult",
     "FewShotResult",
     "FrechetResult",
@@ -102,10 +111,14 @@ __all__ = [
     "IdentificationResult",
     "ImbalanceResult",
     "InceptionResult",
+    "InspectedLayer",
+    "InspectionLog",
+    "InspectionResult",
     "Match",
     "NeuralCollapseResult",
     "NoThreshold",
     "OpenSetResult",
+    "OutOfDistributionResult",
     "PairList",
     "Protocol",
     "QualityResult",
@@ -141,6 +154,7 @@ __all__ = [
     "error_by_group",
     "extract",
     "faiss_search",
+    "familiarity",
     "feature_uniformity",
     "fewshot",
     "fgsm",
@@ -152,14 +166,18 @@ __all__ = [
     "imbalance",
     "impostor_searches",
     "inception_score",
+    "inspect_features",
+    "inspect_weights",
     "load_features",
     "model_hash",
     "neural_collapse",
     "neuron_weights",
     "open_set_identification",
+    "out_of_distribution",
     "pair_angles",
     "pgd",
     "quality_by_norm",
+    "read_checkpoint",
     "read_pairs",
     "reliability",
     "retrieval",

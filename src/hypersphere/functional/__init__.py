@@ -25,6 +25,7 @@ from .angular import (
     angular_function,
     arcsin,
 )
+from .best_known import BestKnown, best_known
 from .binary_classes import binary_bias, binary_margin_loss
 from .class_energy import class_energy
 from .contrastive import alignment, supervised_contrastive, uniformity_of_uniform
@@ -80,6 +81,7 @@ from .prototypes import prototypes, simplex_prototypes
 from .rotation_mean import inverse_cayley, rotation_logarithm, rotation_mean
 from .similarity import StretchedCosine, WidenedCosine
 from .soft_targets import soft_margin_cross_entropy
+from .symmetry import orbit, root_system, symmetry_groups
 from .uniformity import uniformity_test
 from .von_mises_fisher import (
     sphere_log_area,
@@ -96,6 +98,7 @@ from .contrastive import uniformity
 
 __all__ = [
     "AngularFunction",
+    "BestKnown",
     "MagnitudeFunction",
     "Margin",
     "StretchedCosine",
@@ -114,6 +117,7 @@ __all__ = [
     "apply_orthogonal",
     "arccos",
     "arcsin",
+    "best_known",
     "bilateral_low_rank",
     "binary_bias",
     "binary_margin_loss",
@@ -156,6 +160,7 @@ __all__ = [
     "margin_logits",
     "minimize_energy",
     "normalize",
+    "orbit",
     "orthogonal_penalty",
     "orthogonalize",
     "orthonormal_penalty",
@@ -171,6 +176,7 @@ __all__ = [
     "project",
     "prototypes",
     "random_rotation",
+    "root_system",
     "rotation_logarithm",
     "rotation_mean",
     "row_norm",
@@ -184,6 +190,7 @@ __all__ = [
     "spectral_penalty",
     "sphere_log_area",
     "supervised_contrastive",
+    "symmetry_groups",
     "uniform_on_sphere",
     "uniformity",
     "uniformity_of_uniform",

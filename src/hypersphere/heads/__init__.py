@@ -9,6 +9,8 @@ head.loss(features, labels)     # their cross entropy, without the (B, C) matrix
 from ..functional.margins import Margin
 from .annealing import LambdaAnnealing
 from .center import center_loss, move_centers
+from .cider import CiderHead
+from .class_densities import VonMisesFisherHead
 from .curricular import CurricularFaceHead
 from .design import MarginCheck, check_margin, plot_margins
 from .diagnosis import Diagnosis, diagnose
@@ -52,6 +54,7 @@ __all__ = [
     "AdaFaceHead",
     "AdaptiveMargin",
     "ArcFaceHead",
+    "CiderHead",
     "CurricularFaceHead",
     "Diagnosis",
     "GASoftmaxHead",
@@ -71,6 +74,7 @@ __all__ = [
     "SoftmaxHead",
     "SphereFace2Head",
     "SphereFaceRHead",
+    "VonMisesFisherHead",
     "WSoftmaxHead",
     "angular_margin",
     "automatic_scale",

@@ -20,9 +20,10 @@ import numpy as np
 
 from .._optional import require
 from .._version import __version__
+from .feature_geometry import geometry_tables
 from .headline import headline, result_tables
 from .interactive import curve_plots, energy_plot, feature_plot
-from .markup import escape, folded, note, plot_box, section, short
+from .markup import escape, folded, html_table, note, plot_box, section, short
 from .pooled import group_runs, pooled_sections
 from .run_data import RunData, flatten, read_run
 from .stills import stills
@@ -142,7 +143,8 @@ def arrange(
         names = ", ".join(run.name for run in data)
         return Page(f"Comparison of {names}", "\n".join(body), plots, None)
     run = data[0]
-    body = [*headline(run), *_missing(data), *_features(run, plots), *_curves(data, plots)]
+    body = [*headline(run), *_missing(data), *_features(run, plots)]
+    body += [*_geometry(run), *_curves(data, plots)]
     body += _energy(data, plots)
     if still_figures:
         body += _stills(run, figures)
@@ -198,6 +200,13 @@ def _features(run: RunData, plots: dict[str, Any]) -> Iterable[str]:
     )
     flat = plots["features"]["data"][0]["type"] != "scatter3d"
     yield section("Features in the plane" if flat else "Features on the sphere", body)
+
+
+def _geometry(run: RunData) -> Iterable[str]:
+    text, tables = geometry_tables(run)
+    if tables:
+        body = note(text) + "".join(html_table(head, rows) for head, rows in tables)
+        yield section("Geometry of the features", body)
 
 
 def _stills(run: RunData, folder: Path) -> Iterable[str]:
