@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import signal
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -62,8 +63,10 @@ DEFAULT: dict[str, Any] = {
 
 
 def main(argv: Sequence[str]) -> int:
+    from hypersphere.training.campaign import FOLDER_TAKEN
     from hypersphere.training.diagnose import NotFinite
     from hypersphere.training.run.checkpoint import RunError
+    from hypersphere.training.run.lock import FolderInUse
 
     try:
         return _run(list(argv))
@@ -72,7 +75,7 @@ def main(argv: Sequence[str]) -> int:
         return 2
     except (RunError, NotFinite, ValueError, FileNotFoundError, PermissionError) as error:
         complain("train", error)
-        return 1
+        return FOLDER_TAKEN if isinstance(error, FolderInUse) else 1
 
 
 def _run(arguments: list[str]) -> int:
@@ -152,20 +155,30 @@ def train_and_tell(config: Any, folder: Path, resume: bool, text: str) -> int:
     if fabric.world_size > 1:
         folder = Path(fabric.broadcast(str(folder)))
     began = time.perf_counter()
-    outcome = train(config, folder, resume, text, fabric)
+    try:
+        outcome = train(config, folder, resume, text, fabric)
+    except KeyboardInterrupt:  # outside of the loop, which saves first: see `interrupt.py`
+        if not (fabric.is_global_zero and (folder / "run.json").exists()):
+            raise
+        print(_advice(config, folder))
+        return 128 + signal.SIGINT
     if fabric.world_size > 1:
         end_processes()
     if not fabric.is_global_zero:
         return 0 if outcome.interrupted is None else 128 + outcome.interrupted
     if outcome.interrupted is not None:
-        plugins = [word for name in plugins_of(config) for word in ("--plugin", name)]
-        command = ["hypersphere", "train", "--resume", str(outcome.folder), *plugins]
-        print(f"stopped; continue with: {shlex.join(command)}")
+        print(_advice(config, outcome.folder))
         return 128 + outcome.interrupted
     print(_results(outcome, time.perf_counter() - began))
     if config.run.report:
         print(_report(outcome.folder))
     return 0
+
+
+def _advice(config: Any, folder: Path) -> str:
+    plugins = [word for name in plugins_of(config) for word in ("--plugin", name)]
+    command = ["hypersphere", "train", "--resume", str(folder), *plugins]
+    return f"stopped; continue with: {shlex.join(command)}"
 
 
 def _results(outcome: Any, seconds: float) -> str:

@@ -1,8 +1,9 @@
 """Many runs, some at a time, each in a process of its own: safe to stop and to start again.
 
 A run that has ended (finished or diverged) is not repeated, one that was interrupted goes on from
-its checkpoint. Several at a time have one thread each, so that N of them share N cores without
-waiting for one another.
+its checkpoint, and one that another process is training (of a second campaign in the same folder,
+or left by one that was killed) is waited for. Several at a time have one thread each, so that N of
+them share N cores without waiting for one another.
 """
 
 from __future__ import annotations
@@ -20,10 +21,13 @@ from typing import Any
 
 from hypersphere.training.interrupt import raising
 from hypersphere.training.run.checkpoint import RunError
+from hypersphere.training.run.lock import FolderLock
 from hypersphere.training.run.records import read_record
 
-__all__ = ["Ended", "PlannedRun", "ended", "run_all"]
+__all__ = ["FOLDER_TAKEN", "Ended", "PlannedRun", "ended", "run_all"]
 
+# Exit code of a run whose folder another process trains in: EX_TEMPFAIL of sysexits.h.
+FOLDER_TAKEN = 75
 PATIENCE = 60.0  # seconds that stopped runs have to write their checkpoints
 
 
@@ -107,14 +111,21 @@ def run_all(
     with raising():
         try:
             while waiting or active:
-                while waiting and len(active) < jobs:
-                    run = waiting.pop(0)
+                run = _next_free(waiting) if len(active) < jobs else None
+                if run is None:
+                    process = _next_to_end(active)
+                    if process is None:
+                        continue
+                    run = active.pop(process)
+                    how = ended(run.folder)
+                    if how is None and process.poll() == FOLDER_TAKEN:  # another one was faster
+                        waiting.append(run)
+                        continue
+                    if how is None:
+                        raise RunError(f"{run.name} failed: {_last_words(run)}")
+                elif (how := ended(run.folder)) is None:
                     active[_start(run, one_thread=jobs > 1)] = run
-                process = _next_to_end(active)
-                run = active.pop(process)
-                how = ended(run.folder)
-                if how is None:
-                    raise RunError(f"{run.name} failed: {_last_words(run)}")
+                    continue
                 found[run.folder] = how
                 report(run, how)
         finally:
@@ -122,11 +133,19 @@ def run_all(
     return found
 
 
+def _next_free(waiting: list[PlannedRun]) -> PlannedRun | None:
+    """Take out the first run that no other process is training."""
+    for run in waiting:
+        if not FolderLock(run.folder).is_held():
+            waiting.remove(run)
+            return run
+    return None
+
+
 def _start(run: PlannedRun, one_thread: bool) -> subprocess.Popen[bytes]:
-    begun = (run.folder / "run.json").exists()
-    what = ["--resume", str(run.folder)] if begun else [str(run.config)]
-    where = [] if begun else ["--run.folder", str(run.folder)]
-    command = [sys.executable, "-m", "hypersphere", "train", *what, *where, *run.options]
+    # Begun or not: there may be a run by the time the process looks.
+    what = [str(run.config), "--resume", str(run.folder)]
+    command = [sys.executable, "-m", "hypersphere", "train", *what, *run.options]
     log = _log(run)
     log.parent.mkdir(parents=True, exist_ok=True)
     environment = {**os.environ, "OMP_NUM_THREADS": "1"} if one_thread else None
@@ -142,12 +161,15 @@ def _start(run: PlannedRun, one_thread: bool) -> subprocess.Popen[bytes]:
         )
 
 
-def _next_to_end(active: dict[subprocess.Popen[bytes], PlannedRun]) -> subprocess.Popen[bytes]:
-    while True:
-        for process in active:
-            if process.poll() is not None:
-                return process
-        time.sleep(0.05)
+def _next_to_end(
+    active: dict[subprocess.Popen[bytes], PlannedRun],
+) -> subprocess.Popen[bytes] | None:
+    """A process that has ended; None if there is none after a moment."""
+    for process in active:
+        if process.poll() is not None:
+            return process
+    time.sleep(0.05)
+    return None
 
 
 def _stop(active: dict[subprocess.Popen[bytes], PlannedRun]) -> None:
