@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
 from reliability import tally
@@ -18,6 +18,7 @@ def tried(place, files, count):
     """`count` mutations of the files, judged; one that is judged wrong is reduced and shown."""
     cases = []
 
+    @seed(" ".join(file.name for file in files))  # others for each recipe
     @settings(max_examples=count, suppress_health_check=list(HealthCheck), database=None)
     @given(mutations(st.sampled_from(files)))
     def judge(mutation):

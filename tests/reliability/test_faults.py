@@ -12,7 +12,7 @@ from reliability import tally
 from reliability.faults import End, Fault, difference, spread
 from reliability.jobs import JOBS
 
-COUNT, ALL = 3, 8  # times that each fault is tried; all: when the tests are counted
+COUNT, ALL = 3, 6  # times that each fault is tried; all: when the tests are counted
 
 
 def faults(name, count, folder):

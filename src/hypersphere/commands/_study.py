@@ -21,6 +21,7 @@ from typing import Any
 from hypersphere._optional import require
 from hypersphere._reading import Unreadable, check_regular
 from hypersphere.commands._config import ConfigError
+from hypersphere.training.interrupt import Interrupted
 
 __all__ = ["claim", "finished", "next_sampler", "open_study", "recover", "seal"]
 
@@ -57,6 +58,8 @@ def open_study(name: str, storage: str, minimize: bool, settings: Mapping[str, A
         )
         changed = [t.number for t in study.trials if not _is_sealed(t)]
         given, found = study.user_attrs.get("settings"), study.direction.name.lower()
+    except Interrupted:
+        raise
     except Exception as error:  # a damaged database fails in any way
         said = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ConfigError(f"study {name!r} in {storage} cannot be read: {said}") from None

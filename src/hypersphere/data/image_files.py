@@ -15,7 +15,8 @@ from torch import Tensor
 from .._optional import require
 from .._reading import check_regular
 from .dataset import ArrayDataset, Dataset
-from .errors import damaged, missing
+from .errors import DamagedData, damaged, missing
+from .limits import check_claim
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
 Size = int | tuple[int, int] | None
@@ -43,6 +44,8 @@ def read_image(path: Path | str, size: Size = None, mode: str | None = None) -> 
         with Image.open(path) as picture:
             if picture.mode[0] in "IF":  # 16 or 32 bits: converting would cut the values off
                 raise ValueError(f"{picture.mode} pixels, not 8 bits per channel")
+            claimed = picture.width * picture.height * len(picture.getbands())
+            check_claim(Path(path), claimed, "the set it belongs to")
             if mode is None:
                 mode = "L" if picture.mode in ("1", "L") else "RGB"
             if picture.mode != mode:
@@ -51,6 +54,8 @@ def read_image(path: Path | str, size: Size = None, mode: str | None = None) -> 
                 height, width = (size, size) if isinstance(size, int) else size
                 picture = picture.resize((width, height), Image.Resampling.BILINEAR)
             array = np.asarray(picture)
+    except DamagedData:
+        raise
     except FileNotFoundError:
         raise missing("the picture", Path(path), "the set it belongs to") from None
     # What Pillow raises for broken files, and for pictures that claim to be huge.

@@ -99,35 +99,41 @@ def run_all(
         Interrupted: after a signal, when all processes have saved their state.
     """
     found: dict[Path, Ended] = {}
+
+    def conclude(run: PlannedRun, how: Ended) -> None:
+        found[run.folder] = how
+        report(run, how)
+
     waiting: list[PlannedRun] = []
     for run in runs:
         how = ended(run.folder)
         if how is None:
             waiting.append(run)
         else:
-            found[run.folder] = how = dataclasses.replace(how, before=True)
-            report(run, how)
+            conclude(run, dataclasses.replace(how, before=True))
     active: dict[subprocess.Popen[bytes], PlannedRun] = {}
     with raising():
         try:
             while waiting or active:
-                run = _next_free(waiting) if len(active) < jobs else None
-                if run is None:
-                    process = _next_to_end(active)
-                    if process is None:
-                        continue
-                    run = active.pop(process)
-                    how = ended(run.folder)
-                    if how is None and process.poll() == FOLDER_TAKEN:  # another one was faster
-                        waiting.append(run)
-                        continue
+                free = _next_free(waiting) if len(active) < jobs else None
+                if free is not None:
+                    how = ended(free.folder)
                     if how is None:
-                        raise RunError(f"{run.name} failed: {_last_words(run)}")
-                elif (how := ended(run.folder)) is None:
-                    active[_start(run, one_thread=jobs > 1)] = run
+                        active[_start(free, one_thread=jobs > 1)] = free
+                    else:  # trained by another process in the meantime
+                        conclude(free, how)
                     continue
-                found[run.folder] = how
-                report(run, how)
+                process = _next_to_end(active)
+                if process is None:
+                    continue
+                run = active.pop(process)
+                how = ended(run.folder)
+                if how is not None:
+                    conclude(run, how)
+                elif process.poll() == FOLDER_TAKEN:  # another process was faster
+                    waiting.append(run)
+                else:
+                    raise RunError(f"{run.name} failed: {_last_words(run)}")
         finally:
             _stop(active)
     return found
