@@ -1,9 +1,11 @@
 """Fill the tables of README and docs from results/: `python docs/generate.py [--check]`.
 
 A page marks the place:  <!-- table: benchmarks/layers -->  ...  <!-- end -->
-and gets, between the marks, the tables of results/benchmarks/layers.json and the command that
-made them; a file written by `hypersphere compare` becomes a table beside the dissertation's, and
-results/reliability.json the counts of faults and damaged inputs. Numbers are never typed by hand.
+and gets, between the marks, the tables of results/benchmarks/layers.MAKER.json, the processors of
+all makers side by side, and the command that made them; a file written by `hypersphere compare`
+becomes a table beside the dissertation's. `claims` is the table and the sections of results/claims,
+`claims-count` its count of verdicts; docs/figures/make_claims.py draws the pictures. `reliability`
+is the counts of faults and damaged inputs. Numbers are never typed by hand.
 """
 
 from __future__ import annotations
@@ -17,34 +19,79 @@ ROOT = Path(__file__).resolve().parent.parent
 MARK = re.compile(r"(<!-- table: ([\w./-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
-def benchmark_tables(record: dict) -> str:
-    """The tables of one benchmark, a row per piece of work, and what they were measured on."""
-    parts = []
-    for title, rows in record["tables"].items():
-        lines = [
-            f"**{title}**",
-            "",
-            "| | ratio | figure | peak MiB | bar | met |",
-            "|---|---|---|---|---|---|",
-        ]
-        for row in rows:
-            sign = "≥" if row["at_least"] else "≤"
-            cells = [
-                row["name"],
-                f"{row['ratio']:.3g}" if row["ratio"] is not None else "",
-                f"{row['value']:.4g} {row['unit']}".strip() if row["value"] is not None else "",
-                f"{row['peak_mb']:.0f}" if row["peak_mb"] is not None else "",
-                f"{sign} {row['limit']:g}" if row["limit"] is not None else "",
-                {True: "yes", False: "**no**", None: ""}[row["met"]],
-            ]
-            lines.append("| " + " | ".join(cells) + " |")
-        parts.append("\n".join(lines))
-    seen = record["environment"]
-    parts.append(
-        f"`{record['command']}`; {seen['cores']} cores ({seen['cpu']}), torch "
-        f"{seen['packages']['torch']}, Python {seen['python']}."
-    )
+MAKERS = {"amd": "AMD", "intel": "Intel", "apple": "Apple", "arm": "ARM", "other": "another"}
+
+
+def records(path: Path) -> dict[str, dict]:
+    """Runs of a benchmark by the maker of the processor; counts have no maker: ''."""
+    found = {}
+    for place in sorted(path.parent.glob(f"{path.stem}*.json")):
+        name, _, maker = place.stem.partition(".")
+        if name == path.stem:
+            found[maker] = json.loads(place.read_text())
+    return found
+
+
+def benchmark_tables(runs: dict[str, dict]) -> str:
+    """The tables of one benchmark: a row per piece of work, a column per processor.
+
+    A figure is the ratio to the baseline, or else what the row counts; bold if it misses its bar.
+    """
+    titles = list(dict.fromkeys(title for record in runs.values() for title in record["tables"]))
+    parts = [_table(title, runs) for title in titles]
+    for record in runs.values():
+        seen = record["environment"]
+        parts.append(
+            f"`{record['command']}`; {seen['cores']} cores ({seen['cpu']}), torch "
+            f"{seen['packages']['torch']}, Python {seen['python']}."
+        )
     return "\n\n".join(parts)
+
+
+def _table(title: str, runs: dict[str, dict]) -> str:
+    columns = {m: {r["name"]: r for r in d["tables"].get(title, ())} for m, d in runs.items()}
+    columns = {maker: rows for maker, rows in columns.items() if rows}
+    names = list(dict.fromkeys(name for rows in columns.values() for name in rows))
+    some = [row for rows in columns.values() for row in rows.values()]
+    peaks = any(row["peak_mb"] is not None for row in some)
+    header = [MAKERS.get(maker, "figure") for maker in columns]
+    header += ["peak MiB"] if peaks else []
+    lines = [
+        f"**{title}**",
+        "",
+        f"| | {' | '.join(header)} | bar |",
+        "|---" * (len(header) + 2) + "|",
+    ]
+    for name in names:
+        rows = [own.get(name) for own in columns.values()]
+        first = next(row for row in rows if row)
+        sign = "≥" if first["at_least"] else "≤"
+        peak = next((r["peak_mb"] for r in rows if r and r["peak_mb"] is not None), None)
+        cells = [name, *map(_figure, rows)]
+        cells += ["" if peak is None else f"{peak:.0f}"] if peaks else []
+        cells.append(f"{sign} {first['limit']:g}" if first["limit"] is not None else "")
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _figure(row: dict | None) -> str:
+    if row is None:
+        return ""
+    ratio = f"{row['ratio']:.3g}" if row["ratio"] is not None else ""
+    value = f"{row['value']:.4g} {row['unit']}".strip() if row["value"] is not None else ""
+    figure = f"{value} ({ratio})" if ratio and value else ratio or value
+    return f"**{figure}**" if row["met"] is False else figure
+
+
+def plain_table(record: dict) -> str:
+    """Columns and rows as the record has them, and what they were measured on."""
+    lines = ["| " + " | ".join(record["columns"]) + " |", "|---" * len(record["columns"]) + "|"]
+    lines += ["| " + " | ".join(row) + " |" for row in record["rows"]]
+    seen = record["environment"]
+    return "\n".join(lines) + (
+        f"\n\n{record['caption']}. `{record['command']}`; {seen['cores']} cores ({seen['cpu']}), "
+        f"torch {seen['packages']['torch']}, Python {seen['python']}."
+    )
 
 
 def markdown(header: list[str], rows: list[list[object]]) -> str:
@@ -100,9 +147,9 @@ def reliability_tables(record: dict) -> str:
 
 
 def tables(record: dict) -> str:
-    """A benchmark's tables, or a comparison's with the dissertation's numbers beside ours."""
-    if "tables" in record:
-        return benchmark_tables(record)
+    """A plain table, or a comparison's with the dissertation's numbers beside ours."""
+    if "columns" in record:
+        return plain_table(record)
     if "faults" in record:
         return reliability_tables(record)
     from hypersphere.reports import markdown_table
@@ -110,10 +157,32 @@ def tables(record: dict) -> str:
     return markdown_table(record)
 
 
+def claims(kind: str) -> str:
+    """All claims with their sections, or the sentence that counts the verdicts."""
+    from hypersphere.reports.claims import claims_section, claims_table, read_claims, verdict_counts
+
+    records = read_claims(ROOT / "results" / "claims")
+    if kind == "claims":
+        return "\n\n".join([claims_table(records), *map(claims_section, records)])
+    counts = verdict_counts(records)
+    told = sum(counts[name] for name in ("holds", "open", "reversed"))
+    return (
+        f"Of {told} claims of the dissertation tested so far, with equal tuning and paired seeds, "
+        f"{counts['holds']} hold, {counts['open']} are open and {counts['reversed']} are reversed "
+        "at the scale of two cores: [docs/results.md](docs/results.md), `hypersphere claims`."
+    )
+
+
 def fill(text: str) -> str:
     def replace(match: re.Match[str]) -> str:
+        if match[2] in ("claims", "claims-count"):
+            return f"{match[1]}{claims(match[2])}\n{match[3]}"
         path = ROOT / "results" / f"{match[2]}.json"
-        body = tables(json.loads(path.read_text())) if path.exists() else "*(not measured yet)*"
+        if path.parent.name == "benchmarks":
+            runs = records(path)
+            body = benchmark_tables(runs) if runs else "*(not measured yet)*"
+        else:
+            body = tables(json.loads(path.read_text())) if path.exists() else "*(not measured yet)*"
         return f"{match[1]}{body}\n{match[3]}"
 
     return MARK.sub(replace, text)

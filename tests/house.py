@@ -23,10 +23,10 @@ SRC = ROOT / "src" / "hypersphere"
 # Who may import whom: a package imports from lower levels only, and never from its own level.
 LEVELS: dict[str, int] = {
     "_version": -1, "_optional": -1, "_reading": 0, "_terminal": 0, "registry": 0,
-    "ranges": 1,
+    "ranges": 1, "finding": 1,
     "functional": 2,
     "layers": 3, "heads": 3, "regularizers": 3, "orthogonal": 3, "distributions": 3,
-    "models": 4,
+    "models": 4, "integrations": 4,
     "data": 5,
     "evaluation": 6,
     "training": 7,

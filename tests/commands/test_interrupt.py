@@ -6,8 +6,19 @@ from hypersphere import cli
 from hypersphere.training import job
 from hypersphere.training.run.folder import RunFolder
 
-SMALL = ["train", "--data.share", "0.1", "--model.name", "mlp", "--model.widths", "[4]"]
-SMALL += ["--run.report", "false", "--train.steps", "2", "--train.quiet", "true"]
+CONFIG = """
+data: {name: digits, batch_size: 32, share: 0.1, test_share: 0.1}
+model: {name: mlp, widths: [4]}
+train: {steps: 2, quiet: true}
+run: {report: false}
+"""
+SMALL = ["train", "c.yaml"]
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    (tmp_path / "c.yaml").write_text(CONFIG)
+    monkeypatch.chdir(tmp_path)
 
 
 def interrupt(*arguments, **options):
@@ -23,7 +34,6 @@ def test_a_command(monkeypatch, capsys, command):
 
 
 def test_before_there_is_a_run_the_command_is_repeated(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(job, "prepare", interrupt)
     assert cli.main([*SMALL, "--run.folder", "run"]) == 130
     assert "hypersphere train: interrupted;" in capsys.readouterr().err
@@ -32,7 +42,6 @@ def test_before_there_is_a_run_the_command_is_repeated(tmp_path, monkeypatch, ca
 
 @pytest.mark.parametrize("part", ["fit", "conclude"])
 def test_afterwards_the_run_is_resumed(tmp_path, monkeypatch, capsys, part):
-    monkeypatch.chdir(tmp_path)
     with monkeypatch.context() as during:
         during.setattr(job, part, interrupt)
         assert cli.main([*SMALL, "--run.folder", "run"]) == 130
@@ -43,7 +52,6 @@ def test_afterwards_the_run_is_resumed(tmp_path, monkeypatch, capsys, part):
 
 def test_a_folder_with_a_record_can_be_resumed(tmp_path, monkeypatch):
     """run.json is what makes a folder one to resume, so config.yaml is written before it."""
-    monkeypatch.chdir(tmp_path)
     original = RunFolder.json
 
     def json(self, name, content):

@@ -4,7 +4,20 @@ import pytest
 
 from hypersphere import cli
 
-SMALL = ["--data.share", "0.1", "--run.report", "false", "--train.steps", "2", "--train.quiet"]
+SMALL = [
+    "--data.name",
+    "digits",
+    "--baseline",
+    "false",
+    "--data.share",
+    "0.1",
+    "--run.report",
+    "false",
+    "--train.steps",
+    "2",
+    "--train.quiet",
+]
+
 SMALL += ["true", "--data.batch_size", "16"]
 MLP = ["--model.name", "mlp", "--model.widths", "[4]"]
 
@@ -38,6 +51,27 @@ class LossPerSample(nn.Linear):
 
     def loss(self, features, labels):
         return self(features).sum(1)
+
+
+@hs.register("head", "one_score")
+class OneScore(nn.Linear):
+    def __init__(self, in_features, num_classes):
+        super().__init__(in_features, num_classes)
+
+    def forward(self, features):
+        return super().forward(features).sum(1)
+
+
+@hs.register("angular", "valueless")
+class Valueless(hs.layers.Angular):
+    def valu(self, cos):
+        return cos
+
+
+@hs.register("magnitude", "valueless")
+class ValuelessToo(hs.layers.Magnitude):
+    def valu(self, norm):
+        return norm
 
 
 @hs.register("regularizer", "number")
@@ -116,6 +150,9 @@ DECOUPLED = ("--model.operator", "sphere", "--model.angular")
         (("--head.name", "forwardless"), "the head 'forwardless' has to be an nn.Module with forw"),
         (("--head.name", "plain_object"), "the head 'plain_object' has to be an nn.Module"),
         (("--head.name", "loss_per_sample"), "sum of scalar tensors; 'loss' is a tensor (16,)"),
+        (("--head.name", "one_score"), "OneScore should give scores (16, number of classes)"),
+        ((*DECOUPLED, "valueless"), "Valueless has to define value(self, cos)"),
+        (("--model.operator", "valueless"), "ValuelessToo has to define value(self, norm)"),
         (("--regularizers.number",), "sum of scalar tensors; 'number' is 0.5"),
         (("--hooks.misspelt",), "the hook 'misspelt' (Misspelt) has none of the methods"),
         (("--hooks.empty_log", "{}"), "log of the hook EmptyLog has to return a dictionary"),

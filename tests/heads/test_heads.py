@@ -353,10 +353,6 @@ def test_a_small_problem_is_learned_with_annealing():
             lambda: heads.ASoftmaxHead(3, 3)(torch.randn(1, 3), torch.tensor([3])),
             "label 3 .* C = 3",
         ),
-        (
-            lambda: heads.ASoftmaxHead(3, 3).loss(torch.randn(1, 3), torch.rand(1, 3)),
-            "soft targets",
-        ),
     ],
 )
 def test_errors_say_what_to_do(make, message):

@@ -467,7 +467,9 @@ def test_unknown_names_raise_everywhere_with_the_nearest():
     ):
         with pytest.raises(ValueError, match=r"'segmentd'.*did you mean 'segmented'"):
             call()
-    with pytest.raises(NotImplementedError, match=r"Empty has to define value\(self, cos\)"):
-        type("Empty", (hl.Angular,), {})()(n)
+    with pytest.raises(TypeError, match=r"Empty has to define value\(self, cos\)"):
+        type("Empty", (hl.Angular,), {})()
+    with pytest.raises(TypeError, match=r"Empty has to define value\(self, norm\)"):
+        type("Empty", (hl.Magnitude,), {})()
     with pytest.raises(TypeError, match="name, an AngularFunction or a callable"):
         HF.angular(n, 3)

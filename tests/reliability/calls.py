@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import re
 import resource
@@ -172,24 +173,46 @@ def _address_space() -> int:
 
 
 class TrainedHere:
-    """Takes the place of `subprocess.Popen` in a comparison: trains in this process."""
+    """Takes the place of the process of a comparison (`_worker.py`): trains in this one."""
 
-    def __init__(self, command: Sequence[str], stdout: Any, **_: Any) -> None:
+    def __init__(self, command: Sequence[str], **_: Any) -> None:
+        assert command[-1] == "hypersphere.commands._worker"
+        out, self.answers = os.pipe()
+        self.stdin, self.stdout = self, os.fdopen(out, "rb")
+        self.code: int | None = None
+
+    def write(self, line: bytes) -> None:
+        """Train what a line of its input asks for."""
         from hypersphere import cli
 
-        text = io.StringIO()
+        task, text = json.loads(line), io.StringIO()
         with contextlib.redirect_stdout(text), contextlib.redirect_stderr(text):
-            self.code = cli.main(list(command[command.index("hypersphere") + 1 :]))
-        stdout.write(text.getvalue().encode())
+            code = cli.main(["train", *task["arguments"]])
+        with open(task["log"], "a", encoding="utf-8") as log:
+            log.write(text.getvalue())
+        os.write(self.answers, f"{code}\n".encode())
 
-    def poll(self) -> int:
-        """The exit code."""
+    def flush(self) -> None:
+        """Everything is done at once."""
+
+    def close(self) -> None:
+        """No further runs."""
+        if self.code is None:
+            self.code = 0
+            os.close(self.answers)
+
+    def poll(self) -> int | None:
+        """The exit code, once it has ended."""
+        return self.code
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        """It has ended when its input was closed."""
         return self.code
 
 
 def compare(folder: Path) -> Answer:
     """`hypersphere compare`, whose runs are no processes of their own: those take seconds each."""
-    here = SimpleNamespace(Popen=TrainedHere, DEVNULL=subprocess.DEVNULL)
+    here = SimpleNamespace(Popen=TrainedHere, PIPE=subprocess.PIPE)
     with mock.patch("hypersphere.training.campaign.subprocess", here):
         return call(["compare", "small.yaml", "--seeds", "0", "--folder", "several"], folder)
 

@@ -7,6 +7,7 @@ are mutated and trained, too: they are refused, or trained to finite numbers.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import math
@@ -19,7 +20,7 @@ from typing import Any
 import yaml
 from hypothesis import strategies as st
 
-from reliability.calls import Answer, call
+from reliability.calls import Answer, call, warming_up
 from reliability.judging import ACCEPTED, REFUSED, WRONG, Case
 from reliability.worlds import TASKS, graph_world
 
@@ -249,6 +250,8 @@ class Kitchen:
         self.folder = folder
         self.count = 0
         shutil.copytree(self.root, folder / "recipes", dirs_exist_ok=True)
+        with warming_up():
+            assert call(["train", str(recipes()[0]), "--print_config"], folder).code == 0
 
     def judge(self, mutation: Mutation) -> Case:
         """Read a mutated config, and what it was resolved to."""
@@ -310,7 +313,15 @@ def lost_settings(mutation: Mutation, printed: str) -> Iterator[str]:
 
 
 def same(given: Any, found: Any) -> bool:
-    """Whether a resolved value is the given one; "1e-3" is text in YAML and a number to us."""
+    """Whether a resolved value is the given one; "1e-3" is text in YAML and a number to us.
+
+    Text is taken for what it would be without its quotes, as on the command line.
+    """
+    if isinstance(given, str) and not isinstance(found, str):
+        with contextlib.suppress(yaml.YAMLError):
+            unquoted = yaml.safe_load(given)
+            if not isinstance(unquoted, str) and same(unquoted, found):
+                return True
     if isinstance(given, list) and isinstance(found, list):
         return len(given) == len(found) and all(map(same, given, found))
     if isinstance(given, dict) and isinstance(found, dict):
@@ -338,6 +349,10 @@ class Workshop:
         graph_world(folder)
         shutil.move(folder / "citeseer.yaml", folder / "graph.yaml")
         self.files = [folder / f"{name}.yaml" for name in (*TASKS, "graph")]
+        with warming_up():
+            for file in self.files:
+                words = ["train", str(file), "--run.folder", f"runs/{file.stem}"]
+                assert call(words, folder).code == 0, file
 
     def judge(self, mutation: Mutation) -> Case:
         """Train a mutated config for its two steps."""

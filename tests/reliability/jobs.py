@@ -9,6 +9,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -64,25 +65,20 @@ class Job:
 
 
 class Forked:
-    """Takes the place of `subprocess.Popen` in a comparison: a process without its imports."""
+    """Takes the place of `subprocess.Popen` in a comparison: a worker without its imports."""
 
-    def __init__(self, command: Sequence[str], stdout: Any, **_: Any) -> None:
+    def __init__(self, command: Sequence[str], **_: Any) -> None:
         self.code: int | None = None
+        to_read, to_write = os.pipe()
+        from_read, from_write = os.pipe()
         self.pid = os.fork()
-        if self.pid:
-            return
-        code = 1
-        try:
-            os.setsid()
-            os.dup2(stdout.fileno(), 1)
-            os.dup2(stdout.fileno(), 2)
-            for number in (signal.SIGINT, signal.SIGTERM):
-                signal.signal(number, signal.default_int_handler)
-            from hypersphere import cli
-
-            code = cli.main(list(command[command.index("hypersphere") + 1 :]))
-        finally:
-            os._exit(code)
+        if not self.pid:
+            os.close(to_write)
+            os.close(from_read)
+            _work(to_read, from_write)
+        os.close(to_read)
+        os.close(from_write)
+        self.stdin, self.stdout = os.fdopen(to_write, "wb"), os.fdopen(from_read, "rb")
 
     def poll(self) -> int | None:
         """The exit code, once it has ended."""
@@ -95,7 +91,9 @@ class Forked:
     def wait(self, timeout: float = 60.0) -> int | None:
         """Wait for its end."""
         end = time.monotonic() + timeout
-        while self.poll() is None and time.monotonic() < end:
+        while self.poll() is None:
+            if time.monotonic() > end:
+                raise subprocess.TimeoutExpired("worker", timeout)
             time.sleep(0.01)
         return self.code
 
@@ -109,9 +107,28 @@ class Forked:
         self.send_signal(signal.SIGKILL)
 
 
+def _work(tasks: int, answers: int) -> None:
+    """The worker of a comparison, in a process of its own that ends here."""
+    code = 1
+    try:
+        from hypersphere.commands import _worker
+
+        os.setsid()
+        os.dup2(tasks, 0)
+        os.dup2(answers, 1)
+        os.close(tasks)
+        os.close(answers)
+        sys.stdin = open(0, encoding="utf-8")  # noqa: SIM115
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        code = _worker.work()
+    finally:
+        os._exit(code)
+
+
 # What `campaign.py` takes of the module `subprocess`.
 FORKING = SimpleNamespace(
-    Popen=Forked, DEVNULL=subprocess.DEVNULL, TimeoutExpired=subprocess.TimeoutExpired
+    Popen=Forked, PIPE=subprocess.PIPE, TimeoutExpired=subprocess.TimeoutExpired
 )
 
 # --- results ------------------------------------------------------------------------------------
@@ -263,7 +280,7 @@ JOBS: list[Job] = [
     *(_training(task) for task in (*TASKS, "graph")),
     Job(
         "compare", _prepare_compare, _constant(COMPARE), _compared, both=_twice(COMPARE),
-        modules=("commands.compare",),
+        modules=("commands.compare", "commands._worker"),
     ),
     Job(
         "sweep", _prepare_sweep, _constant(SWEEP), _swept, both=_twice(SWEEP),

@@ -86,7 +86,7 @@ def _replace(section: str, name: str, row: dict[str, Any]) -> None:
         record = json.loads(path.read_text()) if path.exists() else {}
         record = {"command": COMMAND, "inputs": {}, "faults": {}, **record}
         record["environment"] = environment()
-        record[section][name] = row
+        record[section][name] = {**row, "commit": record["environment"]["commit"]}
         path.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
     finally:
         os.close(folder)

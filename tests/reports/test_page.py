@@ -146,7 +146,7 @@ def test_comparison_highlights_what_differs(tmp_path, make_run):
     text = page.read_text()
     assert '<td>head.m</td><td class="differs">2</td><td class="differs">4</td>' in text
     assert "<td>model.name</td>" not in text  # the same in both
-    assert "one: test" in text and "two: test" in text
+    assert '"name":"one"' in text and '"name":"two"' in text  # short legends
 
 
 @pytest.mark.parametrize(
@@ -228,7 +228,8 @@ def test_watch_rewrites_while_the_run_grows_and_then_stops(run):
 
     page = reports.watch([run], every=0.02, patience=0.3, say=grow)
     assert len(said) == 3
-    assert 'http-equiv="refresh"' not in page.read_text()  # the last page is at rest
+    assert "data-every" not in page.read_text()  # the last page is at rest
+    assert '"done":true' in page.with_suffix(".news.js").read_text()
 
 
 def test_command_writes_one_page_for_several_runs(tmp_path, capsys, make_run):

@@ -82,17 +82,27 @@ def test_a_comparison_waits_for_a_run_that_another_process_is_training(tmp_path,
     summary = {"seconds": 1.0, "last": {}}
     left, started = [campaign.FOLDER_TAKEN, 0], []
 
-    class Process:
-        def __init__(self, *arguments, **options):
+    class Worker:
+        alone = False
+
+        def __init__(self, one_thread):
+            pass
+
+        def begin(self, run):
             self.code = left.pop(0)
             started.append(self.code)
             if not self.code:
                 (run.folder / "summary.json").write_text(json.dumps(summary))
 
-        def poll(self):
-            return self.code
+        def has_ended(self):
+            return True
 
-    monkeypatch.setattr(campaign.subprocess, "Popen", Process)
+        alive = has_ended
+
+        def close(self, seconds):
+            pass
+
+    monkeypatch.setattr(campaign, "_Worker", Worker)
     looks = iter([True, True, False, False])
     monkeypatch.setattr(FolderLock, "is_held", lambda self: next(looks))
     found = campaign.run_all([run])

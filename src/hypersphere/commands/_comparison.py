@@ -10,8 +10,9 @@ from typing import Any, Literal
 
 from hypersphere.evaluation.paired import paired_difference, verdict
 from hypersphere.evaluation.results import format_table
+from hypersphere.training.progress import is_share
 
-__all__ = ["Method", "better", "is_share", "metric_value", "printed", "result_record"]
+__all__ = ["Method", "better", "metric_value", "printed", "result_record"]
 __all__ += ["spread", "table"]
 
 
@@ -40,15 +41,6 @@ class Method:
     chosen: dict[str, Any] = field(default_factory=dict)
 
 
-def is_share(metric: str) -> bool:
-    """Whether a metric is a share, which the dissertation prints in percent.
-
-    >>> [is_share(m) for m in ("validation_accuracy", "top5_error", "loss", "verification_eer")]
-    [True, True, False, True]
-    """
-    return any(word in metric for word in ("accuracy", "error", "eer"))
-
-
 def better(metric: str) -> Literal["lower", "higher"]:
     """The side on which a metric is better.
 
@@ -64,16 +56,22 @@ def metric_value(summary: Mapping[str, Any], kind: str, metric: str, name: str) 
     Args:
         summary: what summary.json says.
         kind: "last" or "best".
-        metric: of the test, or "verification_accuracy", "verification_eer", "verification_auc".
+        metric: of the test, of what hooks measured at the end ("energy_change", "fgsm_accuracy"),
+            or "verification_accuracy", "verification_eer", "verification_auc", or of few-shot
+            methods "baseline_accuracy", "baseline++_accuracy".
         name: of the method, for the message.
 
     Raises:
         ValueError: if the run has no such metric.
     """
     found, pairs = summary.get(kind, {}), summary.get("verification") or {}
-    if not (isinstance(found, Mapping) and isinstance(pairs, Mapping)):
+    few, measured = summary.get("few_shot") or {}, summary.get("measured") or {}
+    if not all(isinstance(part, Mapping) for part in (found, pairs, few, measured)):
         raise ValueError(f"summary.json of {name} is damaged: {kind!r} has to be an object")
     values = {**found, **{f"verification_{key}": value for key, value in pairs.items()}}
+    for method, result in few.items():
+        values[f"{method}_accuracy"] = result.get("accuracy") if isinstance(result, dict) else None
+    values.update(measured)
     if metric not in values:
         known = ", ".join(k for k in values if k != "step")
         raise ValueError(f"the test of {name} has no {metric!r}; it has: {known}")

@@ -50,7 +50,8 @@ def load_file(path: Path, variants: Sequence[str] = ()) -> dict[str, Any]:
 
     Args:
         path: a config file.
-        variants: names of its variants, in the order in which they are laid over it.
+        variants: names of its variants, in the order in which they are laid over it. A variant may
+            have ``variants`` of its own: further changes for when one of that name comes after it.
 
     Returns:
         The sections.
@@ -59,10 +60,14 @@ def load_file(path: Path, variants: Sequence[str] = ()) -> dict[str, Any]:
         ConfigError: if a file cannot be read, or a variant is not there.
     """
     settings, known = _read_file(path)
+    own: dict[str, Any] = {}  # what the chosen variants say about others that are laid over them
     for name in variants:
         if name not in known:
             raise ConfigError(str(unknown_name(f"variant of {path.name}", name, known)))
-        settings = merge(settings, known[name] or {})
+        changes = dict(known[name] or {})
+        inner = changes.pop("variants", None) or {}
+        settings = merge(merge(settings, changes), own.get(name) or {})
+        own = {k: merge(own.get(k) or {}, inner.get(k) or {}) for k in [*own, *inner]}
     return settings
 
 

@@ -74,6 +74,12 @@ class Arguments:
     holdout: float = 0.2
     rest: list[str] = field(default_factory=list)
     plugins: list[str] = field(default_factory=list)
+    # Of claims, which name their methods, change some settings of each, and say how to tune.
+    names: list[str] = field(default_factory=list)
+    options: list[list[str]] = field(default_factory=list)
+    tuning_metric: str | None = None
+    one_thread: bool = False
+    divergence_counts: bool = False
 
 
 def main(argv: Sequence[str]) -> int:
@@ -82,7 +88,7 @@ def main(argv: Sequence[str]) -> int:
         return 0
     try:
         arguments = _arguments(take_plugins(argv))
-        arguments.plugins = [_place(name) for name in given_plugins(argv)]
+        arguments.plugins = [_whole_path(name) for name in given_plugins(argv)]
         comparison = Comparison(arguments, shlex.join(["hypersphere", "compare", *argv]))
         comparison.run()
     except _config.ConfigError as error:
@@ -106,19 +112,24 @@ class Comparison:
 
     def __init__(self, arguments: Arguments, command: str) -> None:
         self.arguments, self.command = arguments, command
-        options = [*arguments.rest, "--run.report", "false"]
+        shared = [*arguments.rest, "--run.report", "false"]
+        options = arguments.options or [[] for _ in arguments.specs]
         # All configs are read before the first is trained: a typing error costs no hour.
-        self.configs = [_config.read(spec, options) for spec in arguments.specs]
+        self.configs = [
+            _config.read(spec, [*shared, *own])
+            for spec, own in zip(arguments.specs, options, strict=True)
+        ]
+        names = arguments.names or _labels(arguments.specs)
         self.methods = [
             Method(name, spec, vars(config.dissertation))
-            for name, spec, config in zip(
-                _labels(arguments.specs), arguments.specs, self.configs, strict=True
-            )
+            for name, spec, config in zip(names, arguments.specs, self.configs, strict=True)
         ]
+        self.ended: dict[tuple[str, int], Ended] = {}
         self.metric = arguments.metric or self._usual_metric()
         self.baseline = self._find_baseline()
         pairs = zip(self.methods, self.configs, strict=True)
         self.grids = [self._grid(method, config) for method, config in pairs]
+        self.tuning_seconds = 0.0
         self.began, self.done, self.fresh = time.monotonic(), 0, 0
         tuning = sum(len(grid) for grid in self.grids if len(grid) > 1)
         self.total = tuning + len(self.methods) * len(arguments.seeds)
@@ -145,6 +156,7 @@ class Comparison:
             for kind, values in (("last", method.last), ("best", method.best)):
                 values[seed] = self._value(how, kind, self.metric, method.name)
             method.seconds[seed] = how.seconds
+            self.ended[method.name, seed] = how
             self._say(run.name, method.last[seed], how)
             self._record()
 
@@ -171,6 +183,7 @@ class Comparison:
             metric = self._tuning_metric(config)
             kind = "best" if config.task == "graph" else "last"
             value = self._value(how, kind, metric, method.name)
+            self.tuning_seconds += how.seconds
             method.tuning.append({"values": values, "metric": metric, "value": value})
             self._say(run.name, value, how)
 
@@ -178,7 +191,9 @@ class Comparison:
         for method, grid in zip(self.methods, self.grids, strict=True):
             method.tuning.sort(key=lambda trial, grid=grid: grid.index(trial["values"]))  # type: ignore[misc]
             found = [trial for trial in method.tuning if trial["value"] is not None]
-            if method.tuning and not found:
+            if method.tuning and not found and self.arguments.divergence_counts:
+                method.chosen = grid[0]  # nothing works: the seeds will show that
+            elif method.tuning and not found:
                 raise ValueError(f"no run of {method.name} converged in tuning: try other values")
             if found:
                 sign = 1 if better(found[0]["metric"]) == "lower" else -1
@@ -189,13 +204,19 @@ class Comparison:
 
     def _plan(self, place: Path, config: Config) -> PlannedRun:
         """A run of exactly this config: its file, and a folder that holds no other run."""
-        _refuse_other(place, config)
+        place = self._place(place, config)
         file = place.parent / "configs" / f"{place.name}.yaml"
         file.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(file, _config.dump(config))
         plugins = [word for name in self.arguments.plugins for word in ("--plugin", name)]
-        threads = ["--train.threads", "1"] if self.arguments.jobs > 1 else []
+        alone = self.arguments.jobs > 1 or self.arguments.one_thread
+        threads = ["--train.threads", "1"] if alone else []
         return PlannedRun(place.name, place, file, (*plugins, *threads, "--train.quiet", "true"))
+
+    def _place(self, place: Path, config: Config) -> Path:
+        """Where a run goes: a folder that is empty or holds this very run."""
+        _refuse_other(place, config)
+        return place
 
     def _value(self, how: Ended, kind: str, metric: str, name: str) -> float | None:
         if how.diverged is not None:
@@ -234,6 +255,8 @@ class Comparison:
     def _tuning_metric(self, config: Config) -> str:
         if config.task == "graph":
             return "validation_accuracy"
+        if self.arguments.tuning_metric is not None:
+            return self.arguments.tuning_metric
         # Pairs of unseen classes are for the test: settings are chosen by the held-out samples.
         return "error" if self.metric.startswith("verification_") else self.metric
 
@@ -309,7 +332,7 @@ def _settings(values: dict[str, Any]) -> dict[str, Any]:
     return values
 
 
-def _place(plugin: str) -> str:
+def _whole_path(plugin: str) -> str:
     """A plugin as another process finds it: a file by its whole path, a module by its name."""
     path = Path(plugin)
     return str(path.resolve()) if path.is_file() else plugin

@@ -105,6 +105,16 @@ def verification(options: argparse.Namespace) -> list[Result]:
     return [verify(features, features, same, index=index, folds=fold, **settings)]
 
 
+def threshold(options: argparse.Namespace) -> list[Result]:
+    from ..evaluation import fit_thresholds
+
+    features, labels, _ = features_and_labels(options)
+    found = fit_thresholds(features, labels, options.far, options.gallery_size)
+    if not found.thresholds:
+        raise ValueError(next(iter(found.refused.values())))
+    return [found]
+
+
 def identification(options: argparse.Namespace) -> list[Result]:
     from ..evaluation import identification as identify
     from ..evaluation import load_features, open_set_identification
@@ -300,6 +310,7 @@ def generative(options: argparse.Namespace) -> list[Result]:
 
 COMMANDS: dict[str, Callable[[argparse.Namespace], list[Result]]] = {
     "verification": verification,
+    "threshold": threshold,
     "identification": identification,
     "classification": classification,
     "robustness": robustness,

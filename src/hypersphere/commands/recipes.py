@@ -17,10 +17,14 @@ USAGE = """usage: hypersphere recipes [TEXT ...] [--results FOLDER]
 Lists the shipped recipes: how to run each, which table or figure of the dissertation it belongs
 to, and the number printed there. TEXT keeps only those whose path, table or row contain every
 word of it, e.g. `hypersphere recipes 5.5 mhe`. A recipe marked * has a cpu variant that finishes
-on two cores in minutes: append :cpu (after a comma, if the recipe names a variant already).
+on two cores in minutes: append :cpu (after a comma, if the recipe names a variant already);
+:evidence, where there is one, is what `hypersphere claims` compares.
 
   --results FOLDER   also show the mean of finished runs found there (comparison.json of `compare`)
 """
+
+
+SMALLER = ("cpu", "evidence")  # variants that shrink the others
 
 
 @dataclass(frozen=True)
@@ -44,10 +48,11 @@ def list_recipes(root: Path | None = None) -> list[Recipe]:
     root = root or _config.recipe_root()
     found = []
     for path in sorted(root.glob("**/*.yaml")):
-        if path.name.startswith("_"):  # what recipes build on, not recipes
+        # What recipes build on, and what is compared: no recipes themselves.
+        if path.name.startswith("_") or path.parent.name == "claims":
             continue
         variants = _config.variants_of(path)
-        names = [v for v in variants if v != "cpu"]
+        names = [v for v in variants if v not in SMALLER]
         for name in ["", *names]:
             settings = _config.load_file(path, [name] if name else [])
             printed = settings.get("dissertation") or {}

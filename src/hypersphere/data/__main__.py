@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 
 from .. import registry
-from .._terminal import complain
+from .._terminal import complain, hanging
 from .checksums import verify_files
 from .download import download
 from .errors import MissingData
@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             source = SOURCES.get(name)
             where = source.where if source else _no_source(name)
             fetch = "  [--download]" if source and source.remotes else ""
-            print(f"{name:<14} {where}{fetch}")
+            print(hanging(f"{name:<14} ", f"{where}{fetch}"))
         return 0
     try:
         if options.download:
@@ -66,7 +66,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _no_source(name: str) -> str:
     found = registry.entry("data", name)
-    return f"registered by {found.module}" if found.own else "comes with scikit-learn"
+    if found.own:
+        return f"registered by {found.module}"
+    library = "matplotlib, whose fonts it draws" if name == "letters" else "scikit-learn"
+    return f"comes with {library}"
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from .extraction import extract
 from .feature_files import load_features, save_tensors
 from .fewshot import FewShotResult, fewshot
 from .fingerprints import model_hash
-from .gallery import Gallery, GalleryError, Match
+from .gallery import Gallery, GalleryError, Match, NoThreshold
 from .generative import FrechetResult, InceptionResult, frechet_distance, inception_score
 from .geometry.class_geometry import (
     ClassMeansResult,
@@ -42,6 +42,8 @@ from .recognition import (
     RetrievalResult,
     Roc,
     SearchIndex,
+    Threshold,
+    ThresholdsResult,
     VerificationResult,
     YuNet,
     align_face,
@@ -51,7 +53,10 @@ from .recognition import (
     detect_and_align,
     divide,
     faiss_search,
+    fit_threshold,
+    fit_thresholds,
     identification,
+    impostor_searches,
     open_set_identification,
     read_pairs,
     retrieval,
@@ -86,6 +91,7 @@ __all__ = [
     "InceptionResult",
     "Match",
     "NeuralCollapseResult",
+    "NoThreshold",
     "OpenSetResult",
     "PairList",
     "Protocol",
@@ -94,6 +100,8 @@ __all__ = [
     "RobustnessResult",
     "Roc",
     "SearchIndex",
+    "Threshold",
+    "ThresholdsResult",
     "VerificationResult",
     "YuNet",
     "align_face",
@@ -116,10 +124,13 @@ __all__ = [
     "feature_uniformity",
     "fewshot",
     "fgsm",
+    "fit_threshold",
+    "fit_thresholds",
     "frechet_distance",
     "geometry",
     "identification",
     "imbalance",
+    "impostor_searches",
     "inception_score",
     "load_features",
     "model_hash",

@@ -25,6 +25,7 @@ from .angular import (
     angular_function,
     arcsin,
 )
+from .binary_classes import binary_bias, binary_margin_loss
 from .class_energy import class_energy
 from .contrastive import alignment, supervised_contrastive, uniformity_of_uniform
 from .covering import (
@@ -35,6 +36,7 @@ from .covering import (
     separation_distance,
 )
 from .cross_entropy import class_logsumexp, margin_cross_entropy, margin_logits
+from .curricular import curricular, curricular_slope
 from .decoupled import (
     decoupled_conv,
     decoupled_conv1d,
@@ -75,6 +77,9 @@ from .projections import (
     sketch,
 )
 from .prototypes import prototypes, simplex_prototypes
+from .rotation_mean import inverse_cayley, rotation_logarithm, rotation_mean
+from .similarity import StretchedCosine, WidenedCosine
+from .soft_targets import soft_margin_cross_entropy
 from .uniformity import uniformity_test
 from .von_mises_fisher import (
     sphere_log_area,
@@ -93,6 +98,8 @@ __all__ = [
     "AngularFunction",
     "MagnitudeFunction",
     "Margin",
+    "StretchedCosine",
+    "WidenedCosine",
     "adversarial_step",
     "alignment",
     "angle",
@@ -108,6 +115,8 @@ __all__ = [
     "arccos",
     "arcsin",
     "bilateral_low_rank",
+    "binary_bias",
+    "binary_margin_loss",
     "check_labels",
     "class_energy",
     "class_logsumexp",
@@ -117,6 +126,8 @@ __all__ = [
     "covering",
     "covering_points",
     "covering_radius",
+    "curricular",
+    "curricular_slope",
     "decoupled_conv",
     "decoupled_conv1d",
     "decoupled_conv2d",
@@ -131,6 +142,7 @@ __all__ = [
     "hole_moment",
     "hole_radii",
     "hyperspherical_energy",
+    "inverse_cayley",
     "koleo",
     "log_energy",
     "magnitude",
@@ -159,6 +171,8 @@ __all__ = [
     "project",
     "prototypes",
     "random_rotation",
+    "rotation_logarithm",
+    "rotation_mean",
     "row_norm",
     "sample_classes",
     "separation",
@@ -166,6 +180,7 @@ __all__ = [
     "set_energies",
     "simplex_prototypes",
     "sketch",
+    "soft_margin_cross_entropy",
     "spectral_penalty",
     "sphere_log_area",
     "supervised_contrastive",

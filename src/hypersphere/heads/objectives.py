@@ -6,12 +6,13 @@ from ..functional.angular import Angular
 from ..functional.cross_entropy import Gradient
 from ..functional.margins import Margin
 from ..registry import register
-from .margin import MarginHead, plain_number
+from .arguments import plain_number
+from .margin import MarginHead
+from .margin_values import MarginValue, make_held_margin
 
 __all__ = [
     "AMSoftmaxHead",
     "ASoftmaxHead",
-    "ArcFaceHead",
     "GASoftmaxHead",
     "LSoftmaxHead",
     "SSoftmaxHead",
@@ -167,7 +168,8 @@ class ASoftmaxHead(MarginHead):
     Args:
         in_features: dimension d of the features.
         num_classes: number of classes C.
-        m: multiplicative margin, m >= 1, real or integer.
+        m: multiplicative margin, m >= 1, real or integer; also a number per class or a
+            `MarginSchedule`.
         scale: s > 0 in place of |x|. Default: |x|.
         learn_scale: make s a parameter, kept positive.
         gradient: "exact", "detached" or "caffe"; see `functional.margin_cross_entropy`.
@@ -179,7 +181,7 @@ class ASoftmaxHead(MarginHead):
         self,
         in_features: int,
         num_classes: int,
-        m: float = 4,
+        m: MarginValue = 4,
         scale: float | None = None,
         learn_scale: bool = False,
         gradient: Gradient = "exact",
@@ -188,7 +190,7 @@ class ASoftmaxHead(MarginHead):
         super().__init__(
             in_features,
             num_classes,
-            Margin(m=plain_number(m)),
+            make_held_margin("m", plain_number(m), num_classes),
             scale=scale,
             learn_scale=learn_scale,
             gradient=gradient,
@@ -252,7 +254,8 @@ class AMSoftmaxHead(MarginHead):
     Args:
         in_features: dimension d of the features.
         num_classes: number of classes C.
-        m: what is subtracted from the target's cosine, m >= 0.
+        m: what is subtracted from the target's cosine, m >= 0; also a number per class (see
+            `long_tail_margins`) or a `MarginSchedule`.
         scale: s > 0.
         learn_scale: make s a parameter, kept positive.
         gradient: "exact", "detached" or "caffe"; see `functional.margin_cross_entropy`.
@@ -264,7 +267,7 @@ class AMSoftmaxHead(MarginHead):
         self,
         in_features: int,
         num_classes: int,
-        m: float = 0.35,
+        m: MarginValue = 0.35,
         scale: float = 30.0,
         learn_scale: bool = False,
         gradient: Gradient = "exact",
@@ -273,48 +276,7 @@ class AMSoftmaxHead(MarginHead):
         super().__init__(
             in_features,
             num_classes,
-            Margin(subtract=plain_number(m)),
-            scale=scale,
-            learn_scale=learn_scale,
-            gradient=gradient,
-            sample=sample,
-        )
-
-
-@register("head", "arcface", source="L_a2")
-class ArcFaceHead(MarginHead):
-    """Additive angular margin (ArcFace), L_a2: f_y = s cos(theta_y + m).
-
-    Features (B, d) -> scores (B, C); with labels (B,), the margin on the target. Beyond theta = pi
-    - m, where that cosine turns upwards, psi goes on falling: cos(theta) - 1 + cos(m). Released
-    codes differ from each other there: left as it is, which does not learn from features that begin
-    opposite to their class, or cos(theta) - m sin(m), which jumps.
-
-    Args:
-        in_features: dimension d of the features.
-        num_classes: number of classes C.
-        m: what is added to the target's angle, in radians, in [0, pi).
-        scale: s > 0.
-        learn_scale: make s a parameter, kept positive.
-        gradient: "exact", "detached" or "caffe"; see `functional.margin_cross_entropy`.
-        sample: share of the classes, in (0, 1], that `loss` uses in training; all labels of the
-            batch are among them. Default: all.
-    """
-
-    def __init__(
-        self,
-        in_features: int,
-        num_classes: int,
-        m: float = 0.5,
-        scale: float = 64.0,
-        learn_scale: bool = False,
-        gradient: Gradient = "exact",
-        sample: float | None = None,
-    ) -> None:
-        super().__init__(
-            in_features,
-            num_classes,
-            Margin(shift=plain_number(m)),
+            make_held_margin("subtract", plain_number(m), num_classes),
             scale=scale,
             learn_scale=learn_scale,
             gradient=gradient,

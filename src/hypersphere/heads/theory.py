@@ -12,6 +12,7 @@ from ..functional.margins import margin
 
 __all__ = [
     "angular_margin",
+    "automatic_scale",
     "decision_boundary",
     "inter_class_angle",
     "intra_class_angle",
@@ -207,6 +208,11 @@ def minimum_scale(num_classes: int, probability: float = 0.99) -> float:
         return 0.0
     odds = probability * (num_classes - 1) / (1 - probability)
     return (num_classes - 1) / num_classes * math.log(odds)
+
+
+def automatic_scale(num_classes: int) -> float:
+    """The scale of heads that are given none: s = 10 + 2 log C... placeholder."""
+    return 2.0 * minimum_scale(max(2, num_classes), 0.999)
 
 
 def _check_angle(m: float, theta_12: float) -> None:

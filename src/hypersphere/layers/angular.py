@@ -12,6 +12,7 @@ from ..functional.angular import Angular as AngularKind
 from ..functional.angular import AngularFunction, angular_function
 from ..functional.angular_functions import CallableAngular, SigmoidActivation
 from ..registry import entry
+from .own_formula import require_value
 from .positive import PositiveParameter
 
 __all__ = [
@@ -57,6 +58,8 @@ class Angular(nn.Module):
         super().__init__()
         if kind is not None:
             self._name = kind
+        if self._name is None:
+            require_value(self, Angular, "cos", "its g as a function of cos(theta)")
         # Named formulas are looked up once; they have no state to share.
         self._formula = None if self._name is None else angular_function(self._name)
 
@@ -91,10 +94,7 @@ class Angular(nn.Module):
         Returns:
             g, shaped like cos.
         """
-        raise NotImplementedError(
-            f"{type(self).__name__} has to define value(self, cos), its g as a function of "
-            f"cos(theta)"
-        )
+        raise NotImplementedError
 
     def bind(self, filters: int) -> Angular:
         """The activation as a layer holds it: its own copy.

@@ -71,32 +71,6 @@ class DecoupledLayer(nn.Module):
         self.operator = operator.to(device=device, dtype=dtype)
         self.register_load_state_dict_pre_hook(accept_plain_state)  # type: ignore[no-untyped-call]
 
-    def h_and_g(self, bias: Tensor | None) -> dict[str, Any]:
-        """h, g and their parameters, as the functional form takes them.
-
-        Args:
-            bias: (C,), the bias of the layer, which the rescaling joins.
-
-        Returns:
-            Keyword arguments of `functional.decoupled_conv` and `functional.decoupled_linear`.
-        """
-        h, g, rescale = self.operator.magnitude, self.operator.angular, self.operator.rescale
-        scale = None
-        if rescale is not None:
-            scale = rescale.beta
-            bias = rescale.gamma if bias is None else scale * bias + rescale.gamma
-        radius, mean_norm = h.rho_and_mean
-        length = {"alpha": h.alpha, "beta": h.beta, "radius": radius, "mean_norm": mean_norm}
-        return {
-            "magnitude": h.formula,
-            **length,
-            "angular": g.formula,
-            "k": g.k(),
-            "weighted": self.operator.weighted,
-            "scale": scale,
-            "bias": bias,
-        }
-
     @property
     def bounded(self) -> bool:
         """Whether |f(w, x)| stays below a constant for all w and x (4.3.2)."""
@@ -141,21 +115,20 @@ class _DecoupledConv(DecoupledLayer, _ConvNd):
         self.attach(out_channels, magnitude, angular, weighted, rescale, device, dtype)
 
     def forward(self, x: Tensor) -> Tensor:
-        # f(w, x) = h(|w|, |x|) g(theta) for every filter w and patch x.
+        # f(w, x) = h(|w|, |x|) g(theta) for every filter w and patch x, then scale f + bias.
+        x, geometry = self._padded(x)
+        h, g, scale_and_bias = self.operator.h(), self.operator.g(), self.operator.affine(self.bias)
+        return decoupled_conv(x, self.weight, **geometry, **h, **g, **scale_and_bias)
+
+    def _padded(self, x: Tensor) -> tuple[Tensor, dict[str, Any]]:
+        """The input, and how the kernel moves over it; modes other than zeros pad, then measure."""
         self._check(x)
         padding: Padding = self.padding
-        if self.padding_mode != "zeros":  # these pad first, then measure
+        if self.padding_mode != "zeros":
             x = F.pad(x, self._reversed_padding_repeated_twice, mode=self.padding_mode)
             padding = 0
-        return decoupled_conv(
-            x,
-            self.weight,
-            stride=self.stride,
-            padding=padding,
-            dilation=self.dilation,
-            groups=self.groups,
-            **self.h_and_g(self.bias),
-        )
+        steps = {"stride": self.stride, "dilation": self.dilation, "groups": self.groups}
+        return x, {"padding": padding, **steps}
 
     def _check(self, x: Tensor) -> None:
         spatial = len(self.kernel_size)
@@ -249,10 +222,11 @@ class DecoupledLinear(DecoupledLayer, nn.Linear):
         self.attach(out_features, magnitude, angular, weighted, rescale, device, dtype)
 
     def forward(self, x: Tensor) -> Tensor:
-        # f(w, x) = h(|w|, |x|) g(theta) for every row w of the weight.
+        # f(w, x) = h(|w|, |x|) g(theta) for every row w of the weight, then scale f + bias.
         if x.ndim < 1 or x.shape[-1] != self.in_features:
             raise ValueError(
                 f"{type(self).__name__} expects input (..., {self.in_features}); got "
                 f"{tuple(x.shape)}: in_features is {self.in_features}"
             )
-        return decoupled_linear(x, self.weight, **self.h_and_g(self.bias))
+        h, g, scale_and_bias = self.operator.h(), self.operator.g(), self.operator.affine(self.bias)
+        return decoupled_linear(x, self.weight, **h, **g, **scale_and_bias)

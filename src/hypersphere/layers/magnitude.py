@@ -11,6 +11,7 @@ from ..functional.magnitude import CallableMagnitude, MagnitudeFunction, magnitu
 from ..functional.magnitude import Magnitude as MagnitudeKind
 from ..functional.magnitude_functions import MixedLength, SegmentedLength
 from ..registry import entry
+from .own_formula import require_value
 from .positive import PositiveParameter
 from .running_norm import RunningNorm
 
@@ -62,6 +63,8 @@ class Magnitude(nn.Module):
         super().__init__()
         if kind is not None:
             self._name = kind
+        if self._name is None:
+            require_value(self, Magnitude, "norm", "its h as a function of |x|")
         # Named formulas are looked up once; they have no state to share.
         self._formula = None if self._name is None else magnitude_function(self._name)
         used = self.formula.check(alpha, beta, 1.0)
@@ -112,9 +115,7 @@ class Magnitude(nn.Module):
         Returns:
             h over alpha, shaped like norm.
         """
-        raise NotImplementedError(
-            f"{type(self).__name__} has to define value(self, norm), its h as a function of |x|"
-        )
+        raise NotImplementedError
 
     def bind(self, filters: int) -> Magnitude:
         """The magnitude as a layer holds it: its own copy.

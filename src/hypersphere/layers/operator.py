@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -107,6 +107,39 @@ class Operator(nn.Module):
         self.weighted = weighted
         chosen = make_rescale(rescale)
         self.rescale = None if chosen is None else chosen.bind(filters)
+
+    def h(self) -> dict[str, Any]:
+        """h and its constants, as `functional.decoupled_conv` and `decoupled_linear` take them.
+
+        Returns:
+            Keyword arguments: the formula, alpha, beta, the radius and the way |w| enters.
+        """
+        h = self.magnitude
+        radius, mean_norm = h.rho_and_mean
+        length = {"alpha": h.alpha, "beta": h.beta, "radius": radius, "mean_norm": mean_norm}
+        return {"magnitude": h.formula, **length, "weighted": self.weighted}
+
+    def g(self) -> dict[str, Any]:
+        """g and its parameter, as `functional.decoupled_conv` and `decoupled_linear` take them.
+
+        Returns:
+            Keyword arguments: the formula and k.
+        """
+        return {"angular": self.angular.formula, "k": self.angular.k()}
+
+    def affine(self, bias: Tensor | None) -> dict[str, Any]:
+        """The factor and the summand per filter: beta (f + bias) + gamma (3.2.5).
+
+        Args:
+            bias: (C,), the bias of the layer, or None.
+
+        Returns:
+            Keyword arguments: scale and bias, each (C,) or None.
+        """
+        if self.rescale is None:
+            return {"scale": None, "bias": bias}
+        beta, gamma = self.rescale.beta, self.rescale.gamma
+        return {"scale": beta, "bias": gamma if bias is None else beta * bias + gamma}
 
     @property
     def bounded(self) -> bool:

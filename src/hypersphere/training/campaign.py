@@ -1,4 +1,4 @@
-"""Many runs, some at a time, each in a process of its own: safe to stop and to start again.
+"""Many runs, some at a time, in processes of their own: safe to stop and to start again.
 
 A run that has ended (finished or diverged) is not repeated, one that was interrupted goes on from
 its checkpoint, and one that another process is training (of a second campaign in the same folder,
@@ -8,11 +8,15 @@ them share N cores without waiting for one another.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import json
 import os
+import queue
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -111,7 +115,8 @@ def run_all(
             waiting.append(run)
         else:
             conclude(run, dataclasses.replace(how, before=True))
-    active: dict[subprocess.Popen[bytes], PlannedRun] = {}
+    active: dict[_Worker, PlannedRun] = {}
+    idle: list[_Worker] = []
     with raising():
         try:
             while waiting or active:
@@ -119,23 +124,29 @@ def run_all(
                 if free is not None:
                     how = ended(free.folder)
                     if how is None:
-                        active[_start(free, one_thread=jobs > 1)] = free
+                        worker = idle.pop() if idle else _Worker(one_thread=jobs > 1)
+                        active[worker] = free
+                        worker.begin(free)
                     else:  # trained by another process in the meantime
                         conclude(free, how)
                     continue
-                process = _next_to_end(active)
-                if process is None:
+                done = _next_to_end(active)
+                if done is None:
                     continue
-                run = active.pop(process)
+                run = active.pop(done)
+                if done.alive():
+                    idle.append(done)
+                else:
+                    done.close(0.1)
                 how = ended(run.folder)
                 if how is not None:
                     conclude(run, how)
-                elif process.poll() == FOLDER_TAKEN:  # another process was faster
+                elif done.code == FOLDER_TAKEN:  # another process was faster
                     waiting.append(run)
                 else:
                     raise RunError(f"{run.name} failed: {_last_words(run)}")
         finally:
-            _stop(active)
+            _stop(active, idle)
     return found
 
 
@@ -148,47 +159,91 @@ def _next_free(waiting: list[PlannedRun]) -> PlannedRun | None:
     return None
 
 
-def _start(run: PlannedRun, one_thread: bool) -> subprocess.Popen[bytes]:
-    # Begun or not: there may be a run by the time the process looks.
-    what = [str(run.config), "--resume", str(run.folder)]
-    command = [sys.executable, "-m", "hypersphere", "train", *what, *run.options]
-    log = _log(run)
-    log.parent.mkdir(parents=True, exist_ok=True)
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"} if one_thread else None
-    with open(log, "ab") as output:
+class _Worker:
+    """A process that trains one run after the other: Python and torch are started once."""
+
+    def __init__(self, one_thread: bool) -> None:
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"} if one_thread else None
         # A session of its own: Ctrl-C reaches it once, from here, and not from the terminal too.
-        return subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "hypersphere.commands._worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
             env=environment,
             start_new_session=True,
         )
+        self.code: int | None = None  # of the run that has ended
+        self.answers: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self.listener = threading.Thread(target=self._listen, daemon=True)
+        self.listener.start()
+
+    def _listen(self) -> None:
+        assert self.process.stdout is not None
+        with self.process.stdout as lines:
+            for line in lines:
+                self.answers.put(line)
+
+    def begin(self, run: PlannedRun) -> None:
+        # Begun or not: there may be a run by the time the process looks.
+        arguments = [str(run.config), "--resume", str(run.folder), *run.options]
+        log = _log(run)
+        log.parent.mkdir(parents=True, exist_ok=True)
+        # A plugin is imported once per process: with one, each run has a process of its own.
+        self.alone = "--plugin" in run.options
+        assert self.process.stdin is not None
+        line = json.dumps({"arguments": arguments, "log": str(log.resolve())})
+        with contextlib.suppress(BrokenPipeError):  # a worker that cannot start: no result is found
+            self.process.stdin.write(f"{line}\n".encode())
+            self.process.stdin.flush()
+            if self.alone:
+                self.process.stdin.close()
+
+    def has_ended(self) -> bool:
+        """Whether its run is over, or the process itself."""
+        if self.answers.empty():
+            self.code = self.process.poll()
+            return self.code is not None
+        self.code = int(self.answers.get())
+        return True
+
+    def alive(self) -> bool:
+        """Whether it can take another run."""
+        if self.alone:
+            self.process.wait()
+        return self.process.poll() is None
+
+    def stop(self) -> None:
+        """Ask it to save and end."""
+        self.process.send_signal(signal.SIGINT)
+
+    def close(self, seconds: float) -> None:
+        """Wait until it has ended; end it if it does not."""
+        assert self.process.stdin is not None
+        with contextlib.suppress(OSError):
+            self.process.stdin.close()
+        try:
+            self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.listener.join()  # ends with the process
 
 
-def _next_to_end(
-    active: dict[subprocess.Popen[bytes], PlannedRun],
-) -> subprocess.Popen[bytes] | None:
-    """A process that has ended; None if there is none after a moment."""
-    for process in active:
-        if process.poll() is not None:
-            return process
+def _next_to_end(active: dict[_Worker, PlannedRun]) -> _Worker | None:
+    """A worker whose run is over; None if there is none after a moment."""
+    for worker in active:
+        if worker.has_ended():
+            return worker
     time.sleep(0.05)
     return None
 
 
-def _stop(active: dict[subprocess.Popen[bytes], PlannedRun]) -> None:
-    """Ask the processes to save and end; end those that do not."""
-    for process in active:
-        process.send_signal(signal.SIGINT)
+def _stop(active: dict[_Worker, PlannedRun], idle: list[_Worker]) -> None:
+    for worker in active:
+        worker.stop()
     deadline = time.monotonic() + PATIENCE
-    for process in active:
-        try:
-            process.wait(max(0.1, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+    for worker in [*active, *idle]:
+        worker.close(max(0.1, deadline - time.monotonic()))
 
 
 def _log(run: PlannedRun) -> Path:

@@ -109,6 +109,9 @@ def _train(
     if resumed:
         record_changes(record, config, changes, job.settings.steps, config_text)
     else:
+        notes = getattr(job.loaders.split, "notes", {}) if job.loaders is not None else {}
+        if notes:  # who is used for what, which pictures were left out
+            record.json("split.json", notes)
         # run.json last: a folder that has it can be resumed, however early the process ends.
         if config_text is not None:
             record.text("config.yaml", config_text)

@@ -8,7 +8,7 @@ hooks (`hooks.py`), plain objects of which any of these methods is called if it 
     start(run)                  change_batch(run, batch) -> batch
     before_update(run)          terms(run, batch, outputs, final) -> {name: tensor}
     after_update(run)           log(run) -> {name: value}
-    finish(run)
+    finish(run)                 summarize(run) -> {name: value} for summary.json
     state_dict()   load_state_dict(state)
 
 A batch may be processed in parts (`accumulate`); `final` tells a hook that this is the last of
@@ -210,8 +210,8 @@ def test(run: Run, elapsed: float, progress: Progress) -> None:
         if run.folder.write:
             save_weights(run.folder.best / "model.safetensors", tensors)
     run.folder.json("summary.json", {"last": record, "best": run.best})
-    text = "  ".join(f"{k} {v:.4f}" for k, v in values.items() if isinstance(v, float))
-    progress.say(f"test at step {run.step}: {text}")
+    shown = {k: v for k, v in values.items() if isinstance(v, float)}
+    progress.tested(run.step, shown, best=run.best is record)
 
 
 class _Timer:

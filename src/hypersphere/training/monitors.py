@@ -91,6 +91,7 @@ class Monitor:
     ) -> None:
         self.every, self.s, self.half_space, self.angles = every, s, half_space, angles
         self.energy: float | None = None
+        self.first: float | None = None
 
     def start(self, run: Any) -> None:
         """Measure the network before its first update.
@@ -119,6 +120,7 @@ class Monitor:
         values = self._measure(run.model)
         energies = values["energy"]
         self.energy = sum(energies.values()) / max(1, len(energies))
+        self.first = self.energy if self.first is None else self.first
         run.folder.log(step=step, split="monitor", **values)
 
     def _measure(self, model: nn.Module) -> dict[str, Any]:
@@ -138,13 +140,26 @@ class Monitor:
         """
         return {} if self.energy is None else {"energy": self.energy}
 
+    def summarize(self, run: Any) -> dict[str, float]:
+        """The mean energy at the end, and by how much of itself it has changed.
+
+        Args:
+            run: the finished run.
+
+        Returns:
+            {"energy": value, "energy_change": last / first - 1}.
+        """
+        if self.energy is None or not self.first:
+            return {}
+        return {"energy": self.energy, "energy_change": self.energy / self.first - 1}
+
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run needs.
 
         Returns:
-            {"energy": the last mean energy}.
+            The last and the first mean energy.
         """
-        return {"energy": self.energy}
+        return {"energy": self.energy, "first": self.first}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from there.
@@ -152,4 +167,4 @@ class Monitor:
         Args:
             state: from `state_dict`.
         """
-        self.energy = state["energy"]
+        self.energy, self.first = state["energy"], state.get("first")

@@ -16,6 +16,7 @@ __all__ = ["EVENTS", "Objective", "Player", "Run", "Settings", "Task"]
 
 # What a hook may have a method for; see `loop.py`.
 EVENTS = ("start", "change_batch", "terms", "before_update", "after_update", "log", "finish")
+EVENTS += ("summarize",)
 
 
 @dataclass
@@ -170,6 +171,7 @@ class Run:
 
 # What some of the methods return; the others return nothing.
 _RETURNS: dict[str, type] = {"change_batch": tuple, "terms": Mapping, "log": Mapping}
+_RETURNS["summarize"] = Mapping
 
 
 def _checked(hook: Any, event: str) -> Callable[..., Any]:

@@ -270,6 +270,8 @@ class RunConfig(Section):
         folder: exactly this folder. Default: runs/NAME, or runs/NAME-2, ... if that is taken.
         name: NAME in runs/NAME. Default: the name of the config file.
         report: write the HTML page at the end.
+        baseline: where the data have pairs of unseen classes, train the plain network with a
+            softmax head too, in FOLDER/baseline, and print both beside the bare inputs.
     """
 
     section = "run"
@@ -277,6 +279,7 @@ class RunConfig(Section):
     folder: Text | None = None
     name: Text | None = None
     report: bool = True
+    baseline: bool = False
 
 
 @dataclass

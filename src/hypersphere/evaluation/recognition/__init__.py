@@ -4,6 +4,7 @@ from .alignment import SPHEREFACE_TEMPLATE, align_face, similarity_transform
 from .all_pairs import AllPairsResult, all_pairs
 from .detection import Face, YuNet, detect_and_align
 from .identification import IdentificationResult, divide, identification
+from .impostors import ThresholdsResult, fit_thresholds, impostor_searches
 from .open_set import OpenSetResult, open_set_identification
 from .pair_files import PairList, read_pairs
 from .protocols import PROTOCOLS, Protocol
@@ -12,6 +13,7 @@ from .roc import Roc, roc_curve
 from .search import faiss_search, search
 from .search_index import SearchIndex
 from .templates import concatenate_patches, crop_patch, templates
+from .thresholds import Threshold, fit_threshold
 from .verification import VerificationResult, verification
 
 __all__ = [
@@ -26,6 +28,8 @@ __all__ = [
     "RetrievalResult",
     "Roc",
     "SearchIndex",
+    "Threshold",
+    "ThresholdsResult",
     "VerificationResult",
     "YuNet",
     "align_face",
@@ -35,7 +39,10 @@ __all__ = [
     "detect_and_align",
     "divide",
     "faiss_search",
+    "fit_threshold",
+    "fit_thresholds",
     "identification",
+    "impostor_searches",
     "open_set_identification",
     "read_pairs",
     "retrieval",

@@ -1,5 +1,6 @@
 """One function per figure, taking plain arrays and returning a matplotlib figure."""
 
+from .claim_dots import claim_dots
 from .feature_clouds import (
     class_cosine_matrix,
     features_2d,
@@ -16,6 +17,7 @@ from .sphere import neuron_trajectories, point_configuration
 __all__ = [
     "adversarial_strength",
     "angular_curves",
+    "claim_dots",
     "class_cosine_matrix",
     "cmc_curves",
     "energy_curves",

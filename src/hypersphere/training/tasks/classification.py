@@ -20,7 +20,18 @@ def head_loss(head: nn.Module, features: Tensor, labels: Tensor, **options: floa
     """The head's own loss, or the cross entropy of its scores; features (B, d), labels (B,)."""
     if hasattr(head, "loss"):
         return head.loss(features, labels, **options)  # type: ignore[operator, no-any-return]
-    return nn.functional.cross_entropy(head(features), labels, **options)  # type: ignore[arg-type]
+    return nn.functional.cross_entropy(head_scores(head, features), labels, **options)  # type: ignore[arg-type]
+
+
+def head_scores(head: nn.Module, features: Tensor) -> Tensor:
+    """The scores (B, C) of features (B, d); a head of the user's own may give something else."""
+    scores: Tensor = head(features)
+    if scores.ndim != 2 or len(scores) != len(features):
+        raise ValueError(
+            f"{type(head).__name__} should give scores ({len(features)}, number of classes) for "
+            f"features {tuple(features.shape)}; got {tuple(scores.shape)}"
+        )
+    return scores
 
 
 def smoothing_option(value: float) -> dict[str, float]:
@@ -146,7 +157,7 @@ class Classification:
         Returns:
             {"accuracy": scalar tensor}.
         """
-        scores = self.model.head(outputs.detach())  # type: ignore[operator, union-attr]
+        scores = head_scores(self.model.head, outputs.detach())  # type: ignore[arg-type]
         return {"accuracy": (scores.argmax(1) == batch[1]).double().mean()}
 
     @torch.no_grad()

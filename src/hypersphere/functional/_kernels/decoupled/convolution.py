@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from .routes import route
 from .workspace import Workspace, tiles
 
 __all__ = [
@@ -50,7 +51,13 @@ def with_norms(
     """
     if is_traced():
         return x, plain_patch_norms(x, size, geometry)
-    with_gradient: tuple[Tensor, Tensor] = _PatchNorms.apply(x, size, geometry)  # type: ignore[no-untyped-call]
+    with_gradient: tuple[Tensor, Tensor]
+    if route(x) == "tiled":
+        with_gradient = _PatchNorms.apply(x, size, geometry)  # type: ignore[no-untyped-call]
+    else:
+        from .accelerated import accelerated_norms  # which is made of what stands here
+
+        with_gradient = accelerated_norms(x, size, geometry)
     return with_gradient
 
 
@@ -109,7 +116,7 @@ class _PatchNorms(torch.autograd.Function):
         # A pixel gets x times what the norms of all its windows ask for.
         spread = grad_norm * inverse_norm(norm)
         shape = (*norm.shape[:2], *x.shape[2:])
-        pixel = _box_filter_transposed(spread, shape, ctx.size, ctx.geometry).to(x.dtype)
+        pixel = box_filter_transposed(spread, shape, ctx.size, ctx.geometry).to(x.dtype)
         if norm.shape[1] > 1:
             pixel = pixel.repeat_interleave(x.shape[1] // norm.shape[1], 1)
         if grad_x is None:
@@ -191,7 +198,7 @@ def box_filter(squares: Tensor, size: tuple[int, ...], geometry: Geometry | None
     return squares
 
 
-def _box_filter_transposed(
+def box_filter_transposed(
     grad: Tensor, shape: Sequence[int], size: tuple[int, ...], geometry: Geometry | None
 ) -> Tensor:
     """The adjoint of box_filter: spreads a value per window over the pixels of that window."""
@@ -257,6 +264,7 @@ def _faster_in_channels_last(x: Tensor, kernel: Tensor, geometry: Geometry) -> b
     """Whether a processor differentiates this convolution faster with the channels last."""
     return (
         x.device.type == "cpu"
+        and route(x) == "tiled"
         and x.dtype == torch.float32
         and x.ndim == 4
         and geometry.groups == 1

@@ -117,11 +117,8 @@ class FilterShapes(NamedTuple):
         if like.ndim == 0:
             return value.sum()
         kept = {self.channel} | ({1} if self.groups > 1 else set())
-        return (
-            value.sum([d for d in range(value.ndim) if d not in kept])
-            .reshape(like.shape)
-            .to(like.dtype)
-        )
+        sums = value.sum([d for d in range(value.ndim) if d not in kept]).reshape(like.shape)
+        return sums if sums.dtype == like.dtype else sums.to(like.dtype)
 
 
 def plain_operator(inputs: Inputs, op: OperatorSettings) -> Tensor:

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from .accelerated import accelerated_operator
 from .activation import TiledActivation
 from .compiled import compiled_operator
 from .convolution import (
@@ -32,9 +33,10 @@ from .convolution import (
 )
 from .lengths import Lengths, SharedLengths
 from .plain import Inputs, OperatorSettings, filter_shapes, plain_operator, shaped_inputs
+from .routes import route
 from .workspace import Workspace, tiles
 
-__all__ = ["apply_operator"]
+__all__ = ["apply_operator", "differentiable_gradients"]
 
 
 def apply_operator(inputs: Inputs, op: OperatorSettings) -> Tensor:
@@ -45,6 +47,8 @@ def apply_operator(inputs: Inputs, op: OperatorSettings) -> Tensor:
         return compiled_operator(inputs, op)
     if is_traced():
         return plain_operator(inputs, op)
+    if route(inputs.x) != "tiled":
+        return accelerated_operator(inputs, op)
     out: Tensor = _Fused.apply(op, *inputs)  # type: ignore[no-untyped-call]
     return out
 
@@ -96,7 +100,7 @@ class _Fused(torch.autograd.Function):
         *tensors, c = ctx.saved_tensors
         op, inputs, needed = ctx.op, Inputs(*tensors), ctx.needs_input_grad[1:]
         if torch.is_grad_enabled():  # a second derivative will be asked of the result
-            return None, *_differentiable_gradients(grad, inputs, needed, op)
+            return None, *differentiable_gradients(grad, inputs, needed, op)
         # The gradient in s takes the place of c, which spares an output-sized tensor. Should a
         # retained graph come here again, its c is computed again.
         if ctx.spent:
@@ -106,7 +110,7 @@ class _Fused(torch.autograd.Function):
             return None, *_Backward(grad, inputs, c, _Need(*needed), ctx.act, op).run()
 
 
-def _differentiable_gradients(
+def differentiable_gradients(
     grad: Tensor, inputs: Inputs, needed: Sequence[bool], op: OperatorSettings
 ) -> Iterator[Tensor | None]:
     wanted = [t for t, need in zip(inputs, needed, strict=True) if need and t is not None]

@@ -1,0 +1,39 @@
+"""`python -m hypersphere.commands._worker`: one run of `train` after the other in one process.
+
+A campaign has many short runs, and starting Python and torch takes as long as some of them. Each
+line of the input is a JSON object {"arguments": [...], "log": FILE}; its exit code is the answer.
+A run that a signal has stopped ends the worker.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+from hypersphere.commands.train import main
+
+
+def work() -> int:
+    """Train what the input asks for; what the runs print goes to their logs."""
+    answers = os.fdopen(os.dup(1), "w")
+    for line in sys.stdin:
+        task = json.loads(line)
+        with open(task["log"], "ab") as log:
+            for stream in (1, 2):
+                os.dup2(log.fileno(), stream)
+        sys.argv = ["hypersphere", "train", *task["arguments"]]  # what the run's record quotes
+        try:
+            code = main(task["arguments"])
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else 1
+        sys.stdout.flush()
+        sys.stderr.flush()
+        if code >= 128:
+            return code
+        print(code, file=answers, flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(work())

@@ -1,0 +1,207 @@
+"""Results of claims: what results/claims/*.json say, as tables for the terminal and the docs."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+__all__ = ["claims_folder", "claims_section", "claims_table", "read_claims", "verdict_counts"]
+__all__ += ["terminal_table"]
+
+VERDICTS = ("holds", "open", "reversed", "unfinished")
+WIDTH = 80
+
+
+def claims_folder() -> Path:
+    """The results of the claims: in the installed package, or at the top of a checkout."""
+    package = Path(__file__).resolve().parents[1]
+    inside = package / "results" / "claims"
+    return inside if inside.is_dir() else package.parents[1] / "results" / "claims"
+
+
+def read_claims(folder: Path) -> list[dict[str, Any]]:
+    """The records of a folder, in the order of the dissertation.
+
+    Args:
+        folder: with a NAME.json for each claim.
+
+    Returns:
+        The records.
+
+    Raises:
+        ValueError: if a file is no record of a claim.
+    """
+    records = []
+    for path in sorted(folder.glob("*.json")):
+        record = json.loads(path.read_text("utf-8"))
+        for key in ("name", "claim", "source", "comparisons", "methods", "command"):
+            if key not in record:
+                raise ValueError(f"{path} is no result of a claim: it has no {key!r}")
+        records.append(record)
+    return sorted(records, key=lambda record: _place(record["source"]))
+
+
+def _place(source: str) -> tuple[list[int], str]:
+    """Where a source stands: chapters by number, what is ours at the end.
+
+    >>> _place("Table 5.10") > _place("Table 5.2"), _place("ours") > _place("Table 7.3")
+    (True, True)
+    """
+    for word in source.replace(",", " ").split():
+        parts = word.strip("()").split(".")
+        if len(parts) == 2 and all(part.isdigit() for part in parts):
+            return [int(part) for part in parts], source
+        if len(parts) == 2 and parts[1].isdigit():  # appendix A belongs to chapter 2, and so on
+            return [ord(parts[0][-1]) - ord("A") + 2, 100 + int(parts[1])], source
+    return [99], source
+
+
+def verdict_counts(records: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """How many claims have each verdict, by their first comparison.
+
+    Args:
+        records: from `read_claims`.
+
+    Returns:
+        The numbers of "holds", "open", "reversed" and "unfinished".
+    """
+    counts = Counter(record["comparisons"][0]["verdict"] for record in records)
+    return {verdict: counts[verdict] for verdict in VERDICTS}
+
+
+def terminal_table(records: Sequence[Mapping[str, Any]]) -> str:
+    """The claims at 80 columns: source, verdict, difference and interval, then the sentence.
+
+    Args:
+        records: from `read_claims`.
+
+    Returns:
+        The text.
+    """
+    lines = [f"{'claim':<30}{'verdict':<11}{'difference [95 % interval]':<28}{'text':>7}"]
+    lines.append("-" * (WIDTH - 4))
+    for record in records:
+        first = record["comparisons"][0]
+        text = "" if first["text"] is None else f"{first['text']:+.4g}"
+        shown = interval(first)
+        lines.append(f"{record['name']:<30}{first['verdict']:<11}{shown:<28}{text:>7}")
+        sentence = f"{record['claim']} ({record['source']})"
+        lines += textwrap.wrap(sentence, WIDTH - 2, initial_indent="  ", subsequent_indent="  ")
+    counts = ", ".join(f"{n} {name}" for name, n in verdict_counts(records).items() if n)
+    lines += [
+        "",
+        f"{len(records)} claims: {counts}. Differences are in percentage points where the",
+    ]
+    lines.append("metric is a share; docs/results.md has all comparisons, `hypersphere claims")
+    lines.append("run NAME` repeats one.")
+    return "\n".join(lines)
+
+
+def interval(comparison: Mapping[str, Any]) -> str:
+    """'-1.20 [-1.90, -0.50]': mean difference and 95 % interval of a comparison.
+
+    >>> interval({"mean": -1.2, "low": -1.9, "high": -0.5})
+    '-1.20 [-1.90, -0.50]'
+    """
+    if comparison["mean"] is None:
+        return "-"
+    numbers = [comparison[key] for key in ("mean", "low", "high")]
+    largest = max(abs(n) for n in numbers if n is not None)
+    digits = 2 if largest >= 0.1 else 4
+    mean, *ends = (None if n is None else f"{n:+.{digits}f}" for n in numbers)
+    return f"{mean}" if None in ends else f"{mean} [{ends[0]}, {ends[1]}]"
+
+
+def claims_table(records: Sequence[Mapping[str, Any]]) -> str:
+    """All claims as a Markdown table, the first comparison of each.
+
+    Args:
+        records: from `read_claims`.
+
+    Returns:
+        The table and the count of verdicts.
+    """
+    lines = [
+        "| claim | source | compared | text | ours | verdict | of text's gain | seeds | minutes |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for record in records:
+        first = record["comparisons"][0]
+        share = first["share_of_text"]
+        cells = [
+            f"[{record['claim']}](#{record['name']})",
+            record["source"],
+            f"{first['label']}, {first['metric'].replace('_', ' ')}",
+            "" if first["text"] is None else f"{first['text']:+.4g}",
+            interval(first),
+            f"**{first['verdict']}**",
+            "" if share is None else f"{100 * share:.0f} %",
+            _seeds(record, first),
+            f"{record['minutes']:.0f}",
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    counts = verdict_counts(records)
+    told = ", ".join(f"{n} {name}" for name, n in counts.items() if n)
+    return "\n".join([*lines, "", f"{len(records)} claims: {told}."])
+
+
+def _seeds(record: Mapping[str, Any], comparison: Mapping[str, Any]) -> str:
+    there = len(comparison["values"]) + comparison["not_converged"]
+    return f"{there}" if there == record["seeds"] else f"{there} of {record['seeds']}"
+
+
+def claims_section(record: Mapping[str, Any]) -> str:
+    """What the page says about one claim: protocol, values, all comparisons, the command.
+
+    Args:
+        record: one of `read_claims`.
+
+    Returns:
+        Markdown, with a heading that `claims_table` links to.
+    """
+    parts = [f'<a id="{record["name"]}"></a>', f"### {record['claim']}"]
+    parts.append(f"{record['source']}. {record['protocol']}")
+    if record.get("tune"):
+        grid = "; ".join(f"{k} of {', '.join(map(str, v))}" for k, v in record["tune"].items())
+        parts.append(f"Chosen for each method on held-out training samples: {grid}.")
+    parts.append(f"![{record['name']}](figures/claims/{record['name']}.svg)")
+    if record.get("found"):
+        parts.append(record["found"])
+    parts.append(_comparison_lines(record))
+    parts.append(_method_lines(record))
+    seen = record["hardware"]
+    parts.append(
+        f"`{record['command']}`; {record['minutes']:.0f} minutes on one core "
+        f"({seen['processor']}), torch {record['versions'].get('torch', '?')}."
+    )
+    return "\n\n".join(parts)
+
+
+def _comparison_lines(record: Mapping[str, Any]) -> str:
+    lines = ["| compared | metric | text | ours | verdict | seeds |", "|---|---|---|---|---|---|"]
+    for one in record["comparisons"]:
+        text = "" if one["text"] is None else f"{one['text']:+.4g}"
+        name = one["metric"].replace("_", " ")
+        cells = (one["label"], name, text, interval(one), one["verdict"], _seeds(record, one))
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _method_lines(record: Mapping[str, Any]) -> str:
+    import statistics
+
+    lines = ["| method | metric | ours | chosen |", "|---|---|---|---|"]
+    for row in record["methods"]:
+        chosen = ", ".join(f"{key} {value:g}" for key, value in row["chosen"].items())
+        for metric, values in row["values"].items():
+            found = [v for v in values.values() if v is not None]
+            lost = len(values) - len(found)
+            spread = f" ± {statistics.stdev(found):.2f}" if len(found) > 1 else ""
+            mean = f"{statistics.fmean(found):.2f}{spread}" if found else "-"
+            mean += f", {lost} not converged" if lost else ""
+            lines.append(f"| {row['name']} | {metric.replace('_', ' ')} | {mean} | {chosen} |")
+    return "\n".join(lines)
