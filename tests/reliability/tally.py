@@ -25,11 +25,6 @@ FILE = ROOT / "results" / "reliability.json"
 COMMAND = f"{VARIABLE}=results/reliability.json python3 dev.py test tests/reliability"
 
 
-def is_counting() -> bool:
-    """Whether the tests are run to be counted: then all is tried."""
-    return VARIABLE in os.environ
-
-
 def slug(name: str) -> str:
     """A name as a part of a test's name, which `pytest -k` finds.
 
@@ -77,7 +72,7 @@ def counts(cases: Iterable[Case]) -> dict[str, int]:
 
 
 def _replace(section: str, name: str, row: dict[str, Any]) -> None:
-    if not is_counting():
+    if VARIABLE not in os.environ:
         return
     path = ROOT / os.environ[VARIABLE]
     folder = os.open(path.parent, os.O_RDONLY)
