@@ -4,8 +4,8 @@ A page marks the place:  <!-- table: benchmarks/layers -->  ...  <!-- end -->
 and gets, between the marks, the tables of results/benchmarks/layers.MAKER.json, the processors of
 all makers side by side, and the command that made them; a file written by `hypersphere compare`
 becomes a table beside the dissertation's. `claims` is the table and the sections of results/claims,
-`claims-count` its count of verdicts; docs/figures/make_claims.py draws the pictures. Numbers are
-never typed by hand.
+`claims-count` its count of verdicts; docs/figures/make_claims.py draws the pictures. `reliability`
+is the counts of faults and damaged inputs. Numbers are never typed by hand.
 """
 
 from __future__ import annotations
@@ -172,6 +172,58 @@ def keyed_table(record: dict) -> str:
     return "\n".join([*lines, "", f"`{record['command']}`. {record['note']}"])
 
 
+def markdown(header: list[str], rows: list[list[object]]) -> str:
+    """A table; its first column is text, the others are numbers."""
+    lines = [header, ["---", *["---:"] * (len(header) - 1)], *rows]
+    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
+
+
+def reliability_tables(record: dict) -> str:
+    """Faults and damaged inputs: how many were tried, and what became of them."""
+    faults, inputs = record["faults"], record["inputs"]
+    kinds = sorted({kind for row in faults.values() for kind in row["kinds"]})
+    seen = [entry for row in faults.values() for entry in row["kinds"].values()]
+    verdicts = ("tried", "refused", "accepted", "wrong")
+    all_inputs = {key: sum(row[key] for row in inputs.values()) for key in verdicts}
+    survived, tried = (sum(entry[key] for entry in seen) for key in ("survived", "tried"))
+    parts = [
+        f"**{survived:,} of {tried:,} faults survived; {all_inputs['tried']:,} inputs tried: "
+        f"{all_inputs['refused']:,} refused with a sentence, {all_inputs['accepted']:,} accepted "
+        f"rightly, {all_inputs['wrong']:,} wrong.**",
+        "### Faults: survived of tried",
+    ]
+    rows = []
+    for name, row in sorted(faults.items()):
+        counts = [row["kinds"].get(kind, {"survived": 0, "tried": 0}) for kind in kinds]
+        cells = [f"{c['survived']} of {c['tried']}" for c in counts]
+        rows.append([name, *cells, f"`{row['test'].partition('::')[2]}`"])
+    parts.append(markdown(["running", *kinds, "test"], rows))
+    parts.append("### Inputs, by kind of damage")
+    by_kind: dict[str, dict[str, int]] = {}
+    for row in inputs.values():
+        for kind, counts in row["kinds"].items():
+            total = by_kind.setdefault(kind, dict.fromkeys(verdicts, 0))
+            for key in verdicts:
+                total[key] += counts[key]
+    rows = [[kind, *(by_kind[kind][key] for key in verdicts)] for kind in sorted(by_kind)]
+    titles = ["tried", "refused with a sentence", "accepted rightly", "wrong"]
+    parts.append(markdown(["kind", *titles], rows))
+    parts.append("### Inputs, by file")
+    rows = [
+        [name, ", ".join(f"`{c}`" for c in row["commands"]), row["ways"]]
+        + [row[key] for key in verdicts]
+        + [f"`{row['test'].partition('::')[2]}`"]
+        for name, row in sorted(inputs.items())
+    ]
+    parts.append(markdown(["file", "read by", "ways", *titles, "test"], rows))
+    used = record["environment"]
+    parts.append(
+        f"All of it: `{record['command']}`; one row: the same with `-k` and the name of its test. "
+        f"torch {used['packages']['torch']}, Python {used['python']}."
+    )
+    return "\n\n".join(parts)
+
+
 def tables(record: dict | list) -> str:
     """The table of a results file, by its form; a comparison's stands beside the dissertation's."""
     if isinstance(record, list):
@@ -182,6 +234,8 @@ def tables(record: dict | list) -> str:
         return open_set_table(record)
     if "columns" in record:
         return plain_table(record)
+    if "faults" in record:
+        return reliability_tables(record)
     from hypersphere.reports import markdown_table
 
     return markdown_table(record)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -94,6 +95,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         # A missing extra is the user's to install, not a crash: say it in one line.
         complain(name, error)
         return 1
+    except KeyboardInterrupt:
+        complain(name, "interrupted; every file is whole, and the same command can be repeated")
+        return 128 + signal.SIGINT
     except MemoryError as error:
         complain(name, f"not enough memory: {error}")
         return 1

@@ -64,6 +64,14 @@ def folders(root, parts, classes=("ant", "bee", "cow"), each=4):
     return root
 
 
+def test_a_picture_that_unpacks_to_far_more_than_it_is_is_refused(tmp_path):
+    Image.new("1", (9000, 9000)).save(tmp_path / "a.png")  # 10 kB that would become 81 MB
+    with pytest.raises(DamagedData, match="at most 200 times the file's"):
+        read_image(tmp_path / "a.png", size=8)
+    Image.new("1", (900, 900)).save(tmp_path / "b.png")
+    assert read_image(tmp_path / "b.png", size=8).shape == (1, 8, 8)
+
+
 def test_parts_with_class_folders(tmp_path):
     root = folders(tmp_path, ["pets/train", "pets/val", "pets/test"])
     (root / "pets/train/empty").mkdir()

@@ -5,6 +5,7 @@ import multiprocessing
 import threading
 import time
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -47,6 +48,25 @@ def test_a_gallery_without_a_checksum_of_names_still_loads(tmp_path):
     del record["names_hash"]
     (tmp_path / "gallery.json").write_text(json.dumps(record))
     assert Gallery.load(tmp_path).names == record["names"]
+
+
+def test_a_first_enrollment_that_was_cut_short_is_repeated(tmp_path, capsys):
+    """But features whose gallery.json was lost are not thrown away."""
+    words = ["gallery", "enroll", str(tmp_path / "g"), "--features", str(tmp_path / "probes.npz")]
+    names = [f"p{i}" for i in range(4)]
+    np.savez(tmp_path / "probes.npz", features=np.eye(4, dtype="f4"), names=names)
+    assert cli.main(words) == 0
+    gallery = json.loads((tmp_path / "g/gallery.json").read_text())
+    (tmp_path / "g/gallery.json").unlink()
+    assert cli.main(words) == 1
+    assert "has features" in capsys.readouterr().err
+    (tmp_path / "g/.new").touch()  # as it is until the first gallery.json is there
+    assert cli.main(words) == 0
+    assert json.loads((tmp_path / "g/gallery.json").read_text()) == gallery
+    assert sorted(p.name for p in (tmp_path / "g").iterdir()) == [
+        gallery["features"],
+        "gallery.json",
+    ]
 
 
 @pytest.mark.parametrize("target", ["{victim}", "../victim.safetensors", "sub/x", ".", "", 7, None])

@@ -7,6 +7,7 @@ are mutated and trained, too: they are refused, or trained to finite numbers.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import math
@@ -19,9 +20,9 @@ from typing import Any
 import yaml
 from hypothesis import strategies as st
 
-from reliability.calls import Answer, call
-from reliability.formats import ACCEPTED, REFUSED, WRONG, Case
-from reliability.worlds import CONFIG, graph_world
+from reliability.calls import Answer, call, warming_up
+from reliability.judging import ACCEPTED, REFUSED, WRONG, Case
+from reliability.worlds import TASKS, graph_world
 
 ODD: list[Any] = [
     -1, 0, 1, -0.5, 0.0, 2.5, 1e20, -1e20, 1e-300, 10**30, math.nan, math.inf, -math.inf,
@@ -249,6 +250,8 @@ class Kitchen:
         self.folder = folder
         self.count = 0
         shutil.copytree(self.root, folder / "recipes", dirs_exist_ok=True)
+        with warming_up():
+            assert call(["train", str(recipes()[0]), "--print_config"], folder).code == 0
 
     def judge(self, mutation: Mutation) -> Case:
         """Read a mutated config, and what it was resolved to."""
@@ -310,7 +313,15 @@ def lost_settings(mutation: Mutation, printed: str) -> Iterator[str]:
 
 
 def same(given: Any, found: Any) -> bool:
-    """Whether a resolved value is the given one; "1e-3" is text in YAML and a number to us."""
+    """Whether a resolved value is the given one; "1e-3" is text in YAML and a number to us.
+
+    Text is taken for what it would be without its quotes, as on the command line.
+    """
+    if isinstance(given, str) and not isinstance(found, str):
+        with contextlib.suppress(yaml.YAMLError):
+            unquoted = yaml.safe_load(given)
+            if not isinstance(unquoted, str) and same(unquoted, found):
+                return True
     if isinstance(given, list) and isinstance(found, list):
         return len(given) == len(found) and all(map(same, given, found))
     if isinstance(given, dict) and isinstance(found, dict):
@@ -327,30 +338,6 @@ def same(given: Any, found: Any) -> bool:
 
 # --- mutated and trained ------------------------------------------------------------------------
 
-TASKS = {
-    "classification": CONFIG,
-    "few_shot": CONFIG.replace("data:", "task: few_shot\nfew_shot: {way: 3, shot: 2, queries: 3, "
-        "episodes: 4, epochs: 2, methods: [nearest_mean]}\ndata:"),
-    "gan": "task: gan\n"
-        "data: {name: digits, batch_size: 16, share: 0.1, test_share: 0.2, normalize: symmetric}\n"
-        "model: {name: sngan_discriminator, widths: [4, 8]}\n"
-        "optimizer: {name: adam, lr: 0.001, betas: [0.5, 0.999]}\n"
-        "gan: {generator: {name: sngan_generator, widths: [8, 4], features: 6}, samples: 20}\n"
-        "train: {steps: 2, log_every: 1, test_every: 2, quiet: true}\nrun: {report: false}\n",
-    "reconstruction": "task: reconstruction\n"
-        "data: {name: digits, batch_size: 16, share: 0.1, test_share: 0.2}\n"
-        "model: {name: autoencoder, widths: [4], features: 4}\noptimizer: {name: adam, lr: 0.001}\n"
-        "train: {steps: 2, log_every: 1, test_every: 2, quiet: true}\nrun: {report: false}\n",
-    "rotated": "data: {name: digits, batch_size: 32, share: 0.1, test_share: 0.2, augment: cifar}\n"
-        "model: {name: mlp, widths: [6], features: 4}\nrotate: {method: cayley}\n"
-        "head: {name: a_softmax, m: 2, annealing: {base: 10.0, minimum: 1.0}}\n"
-        "regularizers: {mhe: {hidden: 0.1, s: 2.0}, orthonormal: {weight: 0.01}}\n"
-        "optimizer: {name: sgd, lr: 0.01, momentum: 0.9, weight_decay: 0.0005}\n"
-        "schedule: {name: steps, at: [1, 2], factor: 0.5, warmup: 1}\nhooks: {monitor: {every: 1}}\n"  # noqa: E501
-        "train: {steps: 2, log_every: 1, test_every: 2, clip: 1.0, quiet: true}\n"
-        "run: {report: false}\n",
-}  # fmt: skip
-
 
 class Workshop:
     """A folder in which mutated small configs of every task are trained."""
@@ -362,6 +349,10 @@ class Workshop:
         graph_world(folder)
         shutil.move(folder / "citeseer.yaml", folder / "graph.yaml")
         self.files = [folder / f"{name}.yaml" for name in (*TASKS, "graph")]
+        with warming_up():
+            for file in self.files:
+                words = ["train", str(file), "--run.folder", f"runs/{file.stem}"]
+                assert call(words, folder).code == 0, file
 
     def judge(self, mutation: Mutation) -> Case:
         """Train a mutated config for its two steps."""

@@ -152,7 +152,7 @@ def pickle_lies() -> list[Damage]:
         replace("a claim of 2^31 bytes", "bombed", b"\x80\x02T\xff\xff\xff\x7fabc."),
         replace("tuples without end", "bombed", b"\x80\x02)" + b"\x85" * 200_000 + b"."),
         replace("a number", "lying", pickle.dumps(5, 2)),
-        replace("a text", "lying", pickle.dumps("data", 2)),
+        replace("the text data", "lying", pickle.dumps("data", 2)),
         replace("an empty dictionary", "lying", pickle.dumps({}, 2)),
         replace("other values", "lying", pickle.dumps({"data": 1, "labels": None}, 2)),
         replace("an array of NaN", "lying", pickle.dumps(np.full((4, 3), np.nan), 2)),

@@ -15,7 +15,7 @@ import scipy.sparse
 import torch
 from safetensors.torch import save_file
 
-from reliability.calls import call
+from reliability.calls import call, compare, warming_up
 
 from reference.data_files import idx_bytes, save_picture
 
@@ -27,33 +27,62 @@ optimizer: {name: adam, lr: 0.003}
 train: {steps: 6, log_every: 2, test_every: 3, checkpoint_every: 4, quiet: true}
 run: {report: false}
 """
+# A small config of every task, and one with rotations, annealing and more.
+TASKS = {
+    "classification": CONFIG,
+    "few_shot": CONFIG.replace("data:", "task: few_shot\nfew_shot: {way: 3, shot: 2, queries: 3, "
+        "episodes: 4, epochs: 2, methods: [nearest_mean]}\ndata:"),
+    "gan": "task: gan\n"
+        "data: {name: digits, batch_size: 16, share: 0.1, test_share: 0.2, normalize: symmetric}\n"
+        "model: {name: sngan_discriminator, widths: [4, 8]}\n"
+        "optimizer: {name: adam, lr: 0.001, betas: [0.5, 0.999]}\n"
+        "gan: {generator: {name: sngan_generator, widths: [8, 4], features: 6}, samples: 20}\n"
+        "train: {steps: 2, log_every: 1, test_every: 2, quiet: true}\nrun: {report: false}\n",
+    "reconstruction": "task: reconstruction\n"
+        "data: {name: digits, batch_size: 16, share: 0.1, test_share: 0.2}\n"
+        "model: {name: autoencoder, widths: [4], features: 4}\noptimizer: {name: adam, lr: 0.001}\n"
+        "train: {steps: 2, log_every: 1, test_every: 2, quiet: true}\nrun: {report: false}\n",
+    "rotated": "data: {name: digits, batch_size: 32, share: 0.1, test_share: 0.2, augment: cifar}\n"
+        "model: {name: mlp, widths: [6], features: 4}\nrotate: {method: cayley}\n"
+        "head: {name: a_softmax, m: 2, annealing: {base: 10.0, minimum: 1.0}}\n"
+        "regularizers: {mhe: {hidden: 0.1, s: 2.0}, orthonormal: {weight: 0.01}}\n"
+        "optimizer: {name: sgd, lr: 0.01, momentum: 0.9, weight_decay: 0.0005}\n"
+        "schedule: {name: steps, at: [1, 2], factor: 0.5, warmup: 1}\nhooks: {monitor: {every: 1}}\n"  # noqa: E501
+        "train: {steps: 2, log_every: 1, test_every: 2, clip: 1.0, quiet: true}\n"
+        "run: {report: false}\n",
+}  # fmt: skip
+SWEEP = ("sweep", "small.yaml", "--trials", "2", "--folds", "2")
+SWEEP += ("--search", "optimizer.lr=1e-3:1e-1:log")
 TRAIN = "train: {steps: 2, log_every: 1, test_every: 2, quiet: true}\nrun: {report: false}\n"
 
 
 def must(folder: Path, *arguments: str) -> None:
     """A call that has to work."""
-    answer = call(arguments, folder)
+    with warming_up():
+        answer = call(arguments, folder)
     assert answer.code == 0, f"{arguments}: {answer.err}{answer.escaped}"
 
 
 def run_world(folder: Path) -> None:
-    """A trained run with its results, the same as one of a comparison, and pictures."""
+    """A trained run with its results, the same in a comparison, pictures and pairs of them."""
     (folder / "small.yaml").write_text(CONFIG)
     must(folder, "train", "small.yaml", "--run.folder", "run")
     must(folder, "evaluate", "classification", "run", "--quiet")  # leaves results and a cache
-    must(folder, "compare", "small.yaml", "--seeds", "0", "--folder", "several")
+    with warming_up():
+        assert compare(folder).code == 0
     for number, name in enumerate(("ada", "ben", "cyd")):
         for i in range(2):
             save_picture(folder / "pictures" / name / f"{i}.png", (8, 8), seed=10 * number + i)
-
-
-def pairs_world(folder: Path) -> None:
-    """A run, pictures and lists of pairs of them."""
-    run_world(folder)
     places = [f"{name}/{i}.png" for name in ("ada", "ben", "cyd") for i in range(2)]
     pairs = [(a, b) for n, a in enumerate(places) for b in places[n + 1 :]]
     lines = [f"{a} {b} {int(a[:3] == b[:3])}" for a, b in pairs]
     (folder / "pictures" / "pairs.txt").write_text("\n".join(lines) + "\n")
+
+
+def sweep_world(folder: Path) -> None:
+    """A sweep of two trials."""
+    (folder / "small.yaml").write_text(CONFIG.replace("steps: 6", "steps: 2"))
+    must(folder, *SWEEP)
 
 
 def features_world(folder: Path) -> None:

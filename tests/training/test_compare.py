@@ -42,6 +42,19 @@ def test_an_interrupted_comparison_gives_no_table(config, tmp_path, capsys, monk
     assert seen.out == "" and "the same command goes on" in seen.err
 
 
+def test_the_metric_is_that_of_the_recipes(config, tmp_path, capsys, monkeypatch):
+    """Else the column of the dissertation would be empty."""
+    asked = []
+    monkeypatch.setattr(compare, "run_all", lambda *arguments: asked.append(arguments))
+    (tmp_path / "e.yaml").write_text(CONFIG.replace("metric: accuracy", "metric: error"))
+    folder = ["--folder", str(tmp_path / "runs")]
+    assert compare.main([str(tmp_path / "e.yaml"), *folder]) == 0
+    text = capsys.readouterr().out
+    assert "last error (%)" in text and " 50" in text and len(asked) == 2
+    assert compare.main([config, str(tmp_path / "e.yaml"), *folder]) == 2
+    assert "different metrics (accuracy, error): choose one" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_compare_over_seeds_resumes_what_is_there(config, tmp_path, capsys):
     command = [config, f"{config}:a_softmax", "--seeds", "0", "1"]
@@ -98,6 +111,7 @@ def test_a_stopped_comparison_goes_on(config, tmp_path):
     process.send_signal(signal.SIGTERM)
     _, errors = process.communicate(timeout=120)
     assert process.returncode == 143, errors
+    assert errors.count("goes on") == 1 and "continue with" not in errors  # one piece of advice
     saved = [list((folder / f"c-long-seed{i}/checkpoints").glob("step-*")) for i in (0, 1)]
     assert all(saved), "every run has saved its state"
     again = subprocess.run(command, capture_output=True, text=True, timeout=300)

@@ -55,6 +55,61 @@ def test_a_killed_process_leaves_no_lock(tmp_path):
     lock.release()
 
 
+def test_whether_a_lock_is_held(tmp_path):
+    lock = FolderLock(tmp_path)
+    assert not lock.is_held()
+    command = [sys.executable, "-c", HOLD, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout.readline() == "held\n"
+        assert lock.is_held()
+        other.send_signal(signal.SIGKILL)
+        other.wait()
+    assert not lock.is_held() and lock.path.exists()
+    holder = {"host": socket.gethostname(), "pid": os.getpid(), "since": "2026-01-01 00:00:00"}
+    lock.path.write_text(json.dumps(holder))  # the number now belongs to another process
+    assert not lock.is_held()
+    lock.path.write_text('{"host": [], "pid": {}}')
+    assert not lock.is_held()
+    with lock:
+        assert FolderLock(tmp_path).is_held()
+
+
+def test_a_comparison_waits_for_a_run_that_another_process_is_training(tmp_path, monkeypatch):
+    from hypersphere.training import campaign
+
+    run = campaign.PlannedRun("a", tmp_path / "a", tmp_path / "a.yaml")
+    run.folder.mkdir()
+    summary = {"seconds": 1.0, "last": {}}
+    left, started = [campaign.FOLDER_TAKEN, 0], []
+
+    class Worker:
+        alone = False
+
+        def __init__(self, one_thread):
+            pass
+
+        def begin(self, run):
+            self.code = left.pop(0)
+            started.append(self.code)
+            if not self.code:
+                (run.folder / "summary.json").write_text(json.dumps(summary))
+
+        def has_ended(self):
+            return True
+
+        alive = has_ended
+
+        def close(self, seconds):
+            pass
+
+    monkeypatch.setattr(campaign, "_Worker", Worker)
+    looks = iter([True, True, False, False])
+    monkeypatch.setattr(FolderLock, "is_held", lambda self: next(looks))
+    found = campaign.run_all([run])
+    assert found[run.folder].summary == summary and started == [campaign.FOLDER_TAKEN, 0]
+    assert next(looks, None) is None
+
+
 def test_the_lock_of_a_process_that_is_gone_is_taken_over(tmp_path):
     """Its child may still hold the file open."""
     child = FolderLock(tmp_path)

@@ -1,9 +1,11 @@
 """A sweep that is interrupted or killed goes on as if it had not been."""
 
+import contextlib
 import json
 import os
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -11,6 +13,7 @@ import time
 import pytest
 
 from hypersphere.commands import _study, sweep
+from hypersphere.training.run.lock import FolderLock
 
 CONFIG = """
 data: {name: digits, batch_size: 32, share: 0.2, test_share: 0.3}
@@ -93,6 +96,16 @@ def test_another_config_is_refused_and_divergence_is_an_answer(tmp_path, monkeyp
     assert sweep.main(short) == 0
     assert sweep.main([*short, "--optimizer.momentum", "0.5"]) == 2
     assert "made with other settings (config)" in capsys.readouterr().err
+    assert sweep.main([*short, "--minimize"]) == 2
+    assert "was made to maximize, not to minimize" in capsys.readouterr().err
+    with FolderLock(tmp_path / "runs/sweep-c"):
+        assert sweep.main(short) == 1
+    assert "is in use: process" in capsys.readouterr().err
+    base = sqlite3.connect(tmp_path / "runs/sweep-c/sweep.db")
+    with contextlib.closing(base), base:
+        base.execute("update trial_values set value = value + 0.01")
+    assert sweep.main(short) == 2
+    assert "trial 0 was changed after it was finished" in capsys.readouterr().err
     assert sweep.main([*short, "--trials", "many"]) == 2
     assert "--trials takes a whole number; got 'many'" in capsys.readouterr().err
     wild = ["c.yaml", "--study", "wild", "--trials", "2", "--folds", "2", "--train.steps", "40"]

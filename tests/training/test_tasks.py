@@ -132,6 +132,19 @@ def test_the_other_gans_of_table_d4(tmp_path, model, gan, hooks):
     assert (largest <= 0.010001) == bool(hooks)
 
 
+def test_a_generator_of_another_size_is_refused(tmp_path):
+    config = Config(
+        task="gan",
+        data=DataConfig(batch_size=16, share=0.1, test_share=0.2, normalize="symmetric"),
+        model={"name": "sngan_discriminator", "widths": [4, 8]},
+        gan=GanConfig({"name": "sngan_generator", "widths": [8, 4, 4], "features": 6}),
+    )
+    message = r"makes samples of shape \(1, 16, 16\), those of the data have \(1, 8, 8\)"
+    with pytest.raises(ValueError, match=message):
+        run(config, tmp_path / "a")
+    assert not (tmp_path / "a").exists()
+
+
 def test_an_autoencoder_keeps_what_its_angles_carry(tmp_path):
     config = Config(
         task="reconstruction",

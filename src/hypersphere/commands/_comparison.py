@@ -64,16 +64,24 @@ def metric_value(summary: Mapping[str, Any], kind: str, metric: str, name: str) 
     Raises:
         ValueError: if the run has no such metric.
     """
-    values = dict(summary.get(kind, {}))
-    for key, value in (summary.get("verification") or {}).items():
-        values[f"verification_{key}"] = value
-    for method, found in (summary.get("few_shot") or {}).items():
-        values[f"{method}_accuracy"] = found["accuracy"]
-    values.update(summary.get("measured") or {})
+    found, pairs = summary.get(kind, {}), summary.get("verification") or {}
+    few, measured = summary.get("few_shot") or {}, summary.get("measured") or {}
+    if not all(isinstance(part, Mapping) for part in (found, pairs, few, measured)):
+        raise ValueError(f"summary.json of {name} is damaged: {kind!r} has to be an object")
+    values = {**found, **{f"verification_{key}": value for key, value in pairs.items()}}
+    for method, result in few.items():
+        values[f"{method}_accuracy"] = result.get("accuracy") if isinstance(result, dict) else None
+    values.update(measured)
     if metric not in values:
         known = ", ".join(k for k in values if k != "step")
         raise ValueError(f"the test of {name} has no {metric!r}; it has: {known}")
-    return float(values[metric])
+    value = values[metric]
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise ValueError(
+            f"summary.json of {name} is damaged: {kind}.{metric} has to be a finite number; got "
+            f"{value!r}"
+        )
+    return float(value)
 
 
 def printed(recipe: Mapping[str, Any], metric: str) -> float | None:

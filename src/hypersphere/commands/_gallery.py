@@ -115,17 +115,13 @@ class Gathered:
 def open_gallery(options: argparse.Namespace, create: bool = False) -> Gallery:
     """The gallery on disk with the run's model; or a new one."""
     from ..evaluation import Gallery
+    from ..evaluation.gallery.store import clear_unfinished
 
     run = open_run(options)
     model, transform = (run.model, run.transform) if run else (None, None)
     record = Path(options.gallery) / "gallery.json"
     if create and not os.path.lexists(record):
-        left = next(Path(options.gallery).glob("features-*.safetensors"), None)
-        if left is not None:
-            raise ValueError(
-                f"{options.gallery} has features ({left.name}) but no gallery.json, which names "
-                f"whose they are: restore it, or choose another folder"
-            )
+        clear_unfinished(options.gallery)
         return Gallery(
             model,
             transform=transform,

@@ -7,18 +7,23 @@ that was killed cannot say so; its `owner` shows that nobody is at work on it an
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import socket
+import sqlite3
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from hypersphere._optional import require
+from hypersphere._reading import Unreadable, check_regular
 from hypersphere.commands._config import ConfigError
+from hypersphere.training.interrupt import Interrupted
 
-__all__ = ["claim", "finished", "next_sampler", "open_study", "recover"]
+__all__ = ["claim", "finished", "next_sampler", "open_study", "recover", "seal"]
 
 
 def owner() -> str:
@@ -44,23 +49,70 @@ def open_study(name: str, storage: str, minimize: bool, settings: Mapping[str, A
     """The study of that name, new or continued; one made with other settings is refused."""
     optuna = require("optuna", extra="sweep")
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    study = optuna.create_study(
-        study_name=name,
-        storage=storage,
-        direction="minimize" if minimize else "maximize",
-        load_if_exists=True,
-    )
+    if storage.startswith("sqlite:///") and os.path.lexists(storage.removeprefix("sqlite:///")):
+        _check_database(Path(storage.removeprefix("sqlite:///")))
+    direction = "minimize" if minimize else "maximize"
+    try:
+        study = optuna.create_study(
+            study_name=name, storage=storage, direction=direction, load_if_exists=True
+        )
+        changed = [t.number for t in study.trials if not _is_sealed(t)]
+        given, found = study.user_attrs.get("settings"), study.direction.name.lower()
+    except Interrupted:
+        raise
+    except Exception as error:  # a damaged database fails in any way
+        said = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ConfigError(f"study {name!r} in {storage} cannot be read: {said}") from None
+    if changed:
+        raise ConfigError(
+            f"study {name!r} in {storage} is damaged: trial {changed[0]} was changed after it was "
+            f"finished; choose another name with --study"
+        )
+    if found != direction:
+        raise ConfigError(
+            f"study {name!r} in {storage} was made to {found}, not to {direction}: give or leave "
+            f"out --minimize, or choose another name with --study"
+        )
     wanted = json.loads(json.dumps(settings, default=str))
-    given = study.user_attrs.get("settings")
     if given is None:
         study.set_user_attr("settings", wanted)
     elif given != wanted:
-        changed = sorted(k for k in wanted if wanted[k] != given.get(k))
+        other = sorted(
+            k for k in wanted if not isinstance(given, dict) or wanted[k] != given.get(k)
+        )
         raise ConfigError(
-            f"study {name!r} in {storage} was made with other settings ({', '.join(changed)}): "
+            f"study {name!r} in {storage} was made with other settings ({', '.join(other)}): "
             f"its trials cannot be compared with new ones; choose another name with --study"
         )
     return study
+
+
+def _check_database(path: Path) -> None:
+    """ConfigError if a file is no whole SQLite database."""
+    try:
+        check_regular(path)
+        with contextlib.closing(sqlite3.connect(path)) as base:
+            said = base.execute("pragma quick_check(1)").fetchone()[0]
+    except (OSError, Unreadable, sqlite3.Error) as error:
+        said = str(error)
+    if said != "ok":
+        raise ConfigError(f"{path} is no whole database of trials: {said}")
+
+
+def seal(trial: Any, value: float) -> None:
+    """Sign a trial with the checksum of what was tried and what came out."""
+    trial.set_user_attr("seal", _checksum(trial.params, value))
+
+
+def _is_sealed(trial: Any) -> bool:
+    """Whether a trial is as it was when it was finished; those of earlier versions may be."""
+    if trial.state.name != "COMPLETE" or "seal" not in trial.user_attrs:
+        return True
+    return bool(trial.user_attrs["seal"] == _checksum(trial.params, trial.value))
+
+
+def _checksum(params: Mapping[str, Any], value: float) -> str:
+    return f"{zlib.crc32(json.dumps([dict(params), value], sort_keys=True).encode()):08x}"
 
 
 def finished(study: Any) -> int:

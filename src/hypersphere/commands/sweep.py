@@ -4,6 +4,7 @@ Optuna.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from collections.abc import Callable, Sequence
@@ -93,27 +94,49 @@ def parse_space(text: str) -> Callable[[Any, str], Any]:
 
 
 def _run(argv: list[str]) -> int:
-    from hypersphere.training.diagnose import NotFinite
-    from hypersphere.training.interrupt import Interrupted
+    from hypersphere.training.run.lock import FolderLock
 
-    diverged = require("optuna", extra="sweep").TrialPruned
+    require("optuna", extra="sweep")
     spec, own, texts, rest = _arguments(argv)
     space = {key: parse_space(text) for key, text in texts.items()}
     # Wrong names and values are refused here, before the first trial.
     config = _config.read(spec, [*rest, *(f"--{k}={_example(ask)}" for k, ask in space.items())])
     path, variants = _config.split_spec(spec)
-    name = own.get("study", "-".join([path.stem, *variants]))
+    name = own.setdefault("study", "-".join([path.stem, *variants]))
     folder = Path("runs") / f"sweep-{name}"
     folder.mkdir(parents=True, exist_ok=True)
-    storage = own.get("storage", f"sqlite:///{folder / 'sweep.db'}")
-    folds, metric, trials = _count(own, "folds"), own["metric"], _count(own, "trials")
-    settings = {"config": _comparable(config), "search": texts, "folds": folds, "metric": metric}
-    study = _study.open_study(name, storage, "minimize" in own, settings)
+    own["folds"], own["trials"] = _count(own, "folds"), _count(own, "trials")
+    settings = {"config": _comparable(config), "search": texts}
+    settings.update(folds=own["folds"], metric=own["metric"])
+    # Workers that share a storage by its name share the work; others would do it twice.
+    lock = FolderLock(folder, advice="let both name the same --storage, to share the work")
+    with contextlib.nullcontext() if "storage" in own else lock:
+        own.setdefault("shared", "storage" in own)
+        own.setdefault("storage", f"sqlite:///{folder / 'sweep.db'}")
+        study = _study.open_study(name, own["storage"], "minimize" in own, settings)
+        _search(study, spec, rest, space, own, folder)
+        return _tell(study, folder, own["storage"], own["metric"], own["folds"])
+
+
+def _search(
+    study: Any,
+    spec: str,
+    rest: list[str],
+    space: dict[str, Callable[[Any, str], Any]],
+    own: dict[str, Any],
+    folder: Path,
+) -> None:
+    """Trials until there are enough of them."""
+    from hypersphere.training.diagnose import NotFinite
+    from hypersphere.training.interrupt import Interrupted
+
+    diverged = require("optuna", extra="sweep").TrialPruned
+    folds, metric, trials = own["folds"], own["metric"], own["trials"]
     retried = _study.recover(study, folder / "runs")
     before = _study.finished(study)
     if before or retried:
         again = f"; {retried} interrupted, tried again" if retried else ""
-        print(f"study {name}: {before} of {trials} trials are finished{again}", flush=True)
+        print(f"study {own['study']}: {before} of {trials} trials are finished{again}", flush=True)
 
     def objective(trial: Any) -> float:
         _study.claim(trial)
@@ -128,13 +151,13 @@ def _run(argv: list[str]) -> int:
         except NotFinite as error:
             print(f"trial {trial.number}: diverged  {shown}", flush=True)
             raise diverged(str(error)) from None
+        _study.seal(trial, value)
         print(f"trial {trial.number}: {metric} {value:.4f}  {shown}", flush=True)
         return value
 
     while _study.finished(study) < trials:
-        study.sampler = _study.next_sampler(study, shared="storage" in own)
+        study.sampler = _study.next_sampler(study, own["shared"])
         study.optimize(objective, n_trials=1)
-    return _tell(study, folder, storage, metric, folds)
 
 
 def _tell(study: Any, folder: Path, storage: str, metric: str, folds: int) -> int:

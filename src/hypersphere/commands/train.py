@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -63,8 +64,10 @@ DEFAULT: dict[str, Any] = {
 
 
 def main(argv: Sequence[str]) -> int:
+    from hypersphere.training.campaign import FOLDER_TAKEN
     from hypersphere.training.diagnose import NotFinite
     from hypersphere.training.run.checkpoint import RunError
+    from hypersphere.training.run.lock import FolderInUse
 
     try:
         return _run(list(argv))
@@ -73,7 +76,7 @@ def main(argv: Sequence[str]) -> int:
         return 2
     except (RunError, NotFinite, ValueError, FileNotFoundError, PermissionError) as error:
         complain("train", error)
-        return 1
+        return FOLDER_TAKEN if isinstance(error, FolderInUse) else 1
 
 
 def _run(arguments: list[str]) -> int:
@@ -150,9 +153,8 @@ def _agreed(choose: Any, base: Path) -> Path:
 
 def train_and_tell(config: Any, folder: Path, resume: bool, text: str) -> int:
     """Train, then say what came out and where it is."""
-    from hypersphere.training.baseline import FOLDER, gain_over, plain_twin
+    from hypersphere.training.baseline import gain_over
     from hypersphere.training.distributed import make_fabric
-    from hypersphere.training.job import train
     from hypersphere.training.processes import end_processes
     from hypersphere.training.run.folder import RunFolder
 
@@ -163,6 +165,35 @@ def train_and_tell(config: Any, folder: Path, resume: bool, text: str) -> int:
     if fabric.world_size > 1:
         folder = Path(fabric.broadcast(str(folder)))
     began = time.perf_counter()
+    try:
+        outcome, twin = _train_both(config, folder, resume, text, fabric)
+    except KeyboardInterrupt:  # outside of the loop, which saves first: see `interrupt.py`
+        if not (fabric.is_global_zero and (folder / "run.json").exists()):
+            raise
+        print(_advice(config, folder))
+        return 128 + signal.SIGINT
+    if fabric.world_size > 1:
+        end_processes()
+    if not fabric.is_global_zero:
+        return 0 if outcome.interrupted is None else 128 + outcome.interrupted
+    if outcome.interrupted is not None:
+        print(_advice(config, outcome.folder))
+        return 128 + outcome.interrupted
+    gain = None
+    if twin is not None:
+        gain = gain_over(config, outcome.verification, twin.verification)
+        RunFolder(outcome.folder).json("baseline.json", gain.record())
+    print(_results(outcome, gain, time.perf_counter() - began))
+    if config.run.report:
+        print(_report(outcome.folder))
+    return 0
+
+
+def _train_both(config: Any, folder: Path, resume: bool, text: str, fabric: Any) -> tuple[Any, Any]:
+    """The run and, where it is wanted, the plain network beside it."""
+    from hypersphere.training.baseline import FOLDER, plain_twin
+    from hypersphere.training.job import train
+
     loud = fabric.is_global_zero and not config.train.quiet
     if loud:  # the first words, before what takes seconds
         print(f"loading {config.data.name} ...", file=sys.stderr, flush=True)
@@ -175,23 +206,13 @@ def train_and_tell(config: Any, folder: Path, resume: bool, text: str) -> int:
         beside = outcome.folder / FOLDER
         twin = train(plain, beside, (beside / "run.json").exists(), _config.dump(plain), fabric)
         outcome.interrupted = twin.interrupted
-    if fabric.world_size > 1:
-        end_processes()
-    if not fabric.is_global_zero:
-        return 0 if outcome.interrupted is None else 128 + outcome.interrupted
-    if outcome.interrupted is not None:
-        plugins = [word for name in plugins_of(config) for word in ("--plugin", name)]
-        command = ["hypersphere", "train", "--resume", str(outcome.folder), *plugins]
-        print(f"stopped; continue with: {shlex.join(command)}")
-        return 128 + outcome.interrupted
-    gain = None
-    if twin is not None:
-        gain = gain_over(config, outcome.verification, twin.verification)
-        RunFolder(outcome.folder).json("baseline.json", gain.record())
-    print(_results(outcome, gain, time.perf_counter() - began))
-    if config.run.report:
-        print(_report(outcome.folder))
-    return 0
+    return outcome, twin
+
+
+def _advice(config: Any, folder: Path) -> str:
+    plugins = [word for name in plugins_of(config) for word in ("--plugin", name)]
+    command = ["hypersphere", "train", "--resume", str(folder), *plugins]
+    return f"stopped; continue with: {shlex.join(command)}"
 
 
 def _results(outcome: Any, gain: Any, seconds: float) -> str:

@@ -18,6 +18,7 @@ from .._optional import require
 from .._reading import check_regular
 from .dataset import ArrayDataset, Dataset
 from .errors import DamagedData, damaged, missing
+from .limits import check_claim
 from .unreadable import UnreadablePictures
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
@@ -45,7 +46,11 @@ def read_image(path: Path | str, size: Size = None, mode: str | None = None) -> 
     try:
         check_regular(path)
         with Image.open(path) as picture:
+            claimed = picture.width * picture.height * len(picture.getbands())
+            check_claim(Path(path), claimed, "the set it belongs to")
             return to_pixels(picture, size, mode)
+    except DamagedData:
+        raise
     except FileNotFoundError:
         raise missing("the picture", Path(path), "the set it belongs to") from None
     # What Pillow raises for broken files, and for pictures that claim to be huge.

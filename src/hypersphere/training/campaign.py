@@ -1,8 +1,9 @@
 """Many runs, some at a time, in processes of their own: safe to stop and to start again.
 
 A run that has ended (finished or diverged) is not repeated, one that was interrupted goes on from
-its checkpoint. Several at a time have one thread each, so that N of them share N cores without
-waiting for one another.
+its checkpoint, and one that another process is training (of a second campaign in the same folder,
+or left by one that was killed) is waited for. Several at a time have one thread each, so that N of
+them share N cores without waiting for one another.
 """
 
 from __future__ import annotations
@@ -24,10 +25,13 @@ from typing import Any
 
 from hypersphere.training.interrupt import raising
 from hypersphere.training.run.checkpoint import RunError
+from hypersphere.training.run.lock import FolderLock
 from hypersphere.training.run.records import read_record
 
-__all__ = ["Ended", "PlannedRun", "ended", "run_all"]
+__all__ = ["FOLDER_TAKEN", "Ended", "PlannedRun", "ended", "run_all"]
 
+# Exit code of a run whose folder another process trains in: EX_TEMPFAIL of sysexits.h.
+FOLDER_TAKEN = 75
 PATIENCE = 60.0  # seconds that stopped runs have to write their checkpoints
 
 
@@ -99,38 +103,60 @@ def run_all(
         Interrupted: after a signal, when all processes have saved their state.
     """
     found: dict[Path, Ended] = {}
+
+    def conclude(run: PlannedRun, how: Ended) -> None:
+        found[run.folder] = how
+        report(run, how)
+
     waiting: list[PlannedRun] = []
     for run in runs:
         how = ended(run.folder)
         if how is None:
             waiting.append(run)
         else:
-            found[run.folder] = how = dataclasses.replace(how, before=True)
-            report(run, how)
+            conclude(run, dataclasses.replace(how, before=True))
     active: dict[_Worker, PlannedRun] = {}
     idle: list[_Worker] = []
     with raising():
         try:
             while waiting or active:
-                while waiting and len(active) < jobs:
-                    run = waiting.pop(0)
-                    worker = idle.pop() if idle else _Worker(one_thread=jobs > 1)
-                    active[worker] = run
-                    worker.begin(run)
-                worker = _next_to_end(active)
-                run = active.pop(worker)
-                if worker.alive():
-                    idle.append(worker)
+                free = _next_free(waiting) if len(active) < jobs else None
+                if free is not None:
+                    how = ended(free.folder)
+                    if how is None:
+                        worker = idle.pop() if idle else _Worker(one_thread=jobs > 1)
+                        active[worker] = free
+                        worker.begin(free)
+                    else:  # trained by another process in the meantime
+                        conclude(free, how)
+                    continue
+                done = _next_to_end(active)
+                if done is None:
+                    continue
+                run = active.pop(done)
+                if done.alive():
+                    idle.append(done)
                 else:
-                    worker.close(0.1)
+                    done.close(0.1)
                 how = ended(run.folder)
-                if how is None:
+                if how is not None:
+                    conclude(run, how)
+                elif done.code == FOLDER_TAKEN:  # another process was faster
+                    waiting.append(run)
+                else:
                     raise RunError(f"{run.name} failed: {_last_words(run)}")
-                found[run.folder] = how
-                report(run, how)
         finally:
             _stop(active, idle)
     return found
+
+
+def _next_free(waiting: list[PlannedRun]) -> PlannedRun | None:
+    """Take out the first run that no other process is training."""
+    for run in waiting:
+        if not FolderLock(run.folder).is_held():
+            waiting.remove(run)
+            return run
+    return None
 
 
 class _Worker:
@@ -146,6 +172,7 @@ class _Worker:
             env=environment,
             start_new_session=True,
         )
+        self.code: int | None = None  # of the run that has ended
         self.answers: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self.listener = threading.Thread(target=self._listen, daemon=True)
         self.listener.start()
@@ -157,10 +184,8 @@ class _Worker:
                 self.answers.put(line)
 
     def begin(self, run: PlannedRun) -> None:
-        begun = (run.folder / "run.json").exists()
-        what = ["--resume", str(run.folder)] if begun else [str(run.config)]
-        where = [] if begun else ["--run.folder", str(run.folder)]
-        arguments = [*what, *where, *run.options]
+        # Begun or not: there may be a run by the time the process looks.
+        arguments = [str(run.config), "--resume", str(run.folder), *run.options]
         log = _log(run)
         log.parent.mkdir(parents=True, exist_ok=True)
         # A plugin is imported once per process: with one, each run has a process of its own.
@@ -176,8 +201,9 @@ class _Worker:
     def has_ended(self) -> bool:
         """Whether its run is over, or the process itself."""
         if self.answers.empty():
-            return self.process.poll() is not None
-        self.answers.get()
+            self.code = self.process.poll()
+            return self.code is not None
+        self.code = int(self.answers.get())
         return True
 
     def alive(self) -> bool:
@@ -203,12 +229,13 @@ class _Worker:
         self.listener.join()  # ends with the process
 
 
-def _next_to_end(active: dict[_Worker, PlannedRun]) -> _Worker:
-    while True:
-        for worker in active:
-            if worker.has_ended():
-                return worker
-        time.sleep(0.05)
+def _next_to_end(active: dict[_Worker, PlannedRun]) -> _Worker | None:
+    """A worker whose run is over; None if there is none after a moment."""
+    for worker in active:
+        if worker.has_ended():
+            return worker
+    time.sleep(0.05)
+    return None
 
 
 def _stop(active: dict[_Worker, PlannedRun], idle: list[_Worker]) -> None:

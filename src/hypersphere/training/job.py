@@ -19,7 +19,7 @@ from hypersphere.training.processes import named_failures
 from hypersphere.training.run.checkpoint import RunError
 from hypersphere.training.run.folder import RunFolder, describe_run
 from hypersphere.training.run.load import load_net
-from hypersphere.training.run.lock import FolderLock
+from hypersphere.training.run.lock import FolderInUse, FolderLock
 from hypersphere.training.run.resume import changed_settings, record_changes
 
 __all__ = ["Outcome", "SetupError", "train"]
@@ -109,12 +109,13 @@ def _train(
     if resumed:
         record_changes(record, config, changes, job.settings.steps, config_text)
     else:
-        record.json("run.json", _description(config, fabric, job))
         notes = getattr(job.loaders.split, "notes", {}) if job.loaders is not None else {}
         if notes:  # who is used for what, which pictures were left out
             record.json("split.json", notes)
+        # run.json last: a folder that has it can be resumed, however early the process ends.
         if config_text is not None:
             record.text("config.yaml", config_text)
+        record.json("run.json", _description(config, fabric, job))
     record.remove("diverged.json")  # of an earlier attempt
     try:
         run = fit(job.task, record, fabric, job.settings, job.hooks, resume)
@@ -136,12 +137,12 @@ def _acquire(lock: FolderLock, fabric: Any) -> None:
     if fabric.is_global_zero:
         try:
             lock.acquire()
-        except RunError as error:
+        except FolderInUse as error:
             problem = str(error)
     if fabric.world_size > 1:
         problem = fabric.broadcast(problem)
     if problem is not None:
-        raise RunError(problem)
+        raise FolderInUse(problem)
 
 
 def _description(config: Config, fabric: Any, job: Job) -> dict[str, Any]:

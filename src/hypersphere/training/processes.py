@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch.distributed as dist
@@ -47,18 +49,24 @@ def named_failures(fabric: Any) -> Iterator[None]:
         yield
         return
     board = _Board(fabric)
+    _hold_back_fabric()
+    sigterm = _Sigterm()
     try:
         yield
+        sigterm.restore()
     except NotFinite as error:
+        sigterm.patience = PATIENCE
         other = board.first_failure(patience=0.0, but=str(error))
         board.leave(str(error))
         if other is not None:  # what was noticed here is the consequence
             raise RunError(other) from error
         raise
     except RunError as error:
+        sigterm.patience = PATIENCE
         board.leave(str(error))
         raise
     except RuntimeError as error:  # what torch.distributed raises when a process has gone
+        sigterm.patience = 2 * PATIENCE
         board.write(BROKEN)
         other = board.first_failure(PATIENCE)
         board.leave(BROKEN if other is not None else f"{type(error).__name__}: {error}")
@@ -66,10 +74,55 @@ def named_failures(fabric: Any) -> Iterator[None]:
             raise RunError(other) from error
         raise
     except BaseException as error:
+        sigterm.patience = PATIENCE
         board.leave(f"{type(error).__name__}: {error}")
         raise
     finally:
         board.pulse.stop()
+
+
+def _hold_back_fabric() -> None:
+    """Let this process say why it ends, before Fabric kills it.
+
+    Fabric looks every few seconds whether the processes that it has started live, and kills all of
+    them, and this one, if one does not. It still does so for a process that cannot end by itself.
+    """
+    for thread in threading.enumerate():
+        if thread.name == "child-process-observer" and hasattr(thread, "_terminate_all"):
+            thread._terminate_all = partial(_later, thread._terminate_all)
+
+
+def _later(terminate: Callable[[], None]) -> None:
+    time.sleep(2 * PATIENCE)
+    terminate()
+
+
+class _Sigterm:
+    """What SIGTERM does outside the loop: this process ends, but says its sentence first.
+
+    torchrun sends it to the others as soon as it sees that one process is gone, which is when they
+    look for the reason. After a failure it stays so until the process ends.
+    """
+
+    def __init__(self) -> None:
+        self.patience = 0.0
+        self.previous: Any = None
+        usual = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL  # others know what they do
+        if usual and threading.current_thread() is threading.main_thread():
+            self.previous = signal.signal(signal.SIGTERM, self._came)
+
+    def restore(self) -> None:
+        """The run went well: as before."""
+        if self.previous is not None:
+            signal.signal(signal.SIGTERM, self.previous)
+
+    def _came(self, number: int, frame: Any) -> None:
+        threading.Thread(target=self._end, args=(128 + number,), daemon=True).start()
+
+    def _end(self, code: int) -> None:
+        time.sleep(1.0)  # a failure that made somebody send the signal is noticed by then
+        time.sleep(self.patience)
+        os._exit(code)
 
 
 def end_processes() -> None:

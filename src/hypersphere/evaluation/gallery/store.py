@@ -39,6 +39,7 @@ FORMAT = 1
 KEYS = {"format", "model", "flips", "threshold", "features", "names"}
 FLIPS = ("unused", "concatenate")
 FILE_NAME = re.compile(r"features-[0-9a-f]{16}\.safetensors")
+NEW = ".new"  # a file that is there until the first gallery.json is: see `clear_unfinished`
 ATTEMPTS = 100  # of a reader that is overtaken by writers
 
 _held = threading.local()  # the folders that this thread has locked
@@ -83,6 +84,8 @@ def write_gallery(
     """
     folder = Path(folder)
     with locked(folder):
+        if not os.path.lexists(folder / "gallery.json"):
+            (folder / NEW).touch()
         file = f"features-{data_hash(features)}.safetensors"
         save_tensors(folder / file, {"features": features.clone()})
         record = {
@@ -103,6 +106,7 @@ def write_gallery(
             os.replace(partial, folder / "gallery.json")
         finally:
             partial.unlink(missing_ok=True)
+        _remove(folder / NEW)
         # Note [Readers beside a writer]: whoever still wants an old file will read again.
         for old in folder.glob("features-*.safetensors"):
             if old.name != file and FILE_NAME.fullmatch(old.name):
@@ -154,6 +158,26 @@ def read_gallery(folder: str | Path) -> Stored:
         raise GalleryError(f"{folder}: damaged (the threshold does not match its checksum)")
     settings = {"flips": record["flips"], "decision": decision}
     return Stored(features, names, record["model"], settings, _state(record))
+
+
+def clear_unfinished(folder: str | Path) -> None:
+    """Remove what a process left that was ended while it wrote the first gallery of a folder.
+
+    Args:
+        folder: a gallery folder without a gallery.json; locked.
+
+    Raises:
+        GalleryError: if there are features that nobody left so: their gallery.json was lost.
+    """
+    folder = Path(folder)
+    left = [p for p in folder.glob("features-*.safetensors") if FILE_NAME.fullmatch(p.name)]
+    if left and not (folder / NEW).exists():
+        raise GalleryError(
+            f"{folder} has features ({left[0].name}) but no gallery.json, which names whose they "
+            f"are: restore it, or choose another folder"
+        )
+    for path in left:
+        _remove(path)
 
 
 def gallery_state(folder: str | Path) -> str | None:

@@ -21,9 +21,13 @@ try:
 except ImportError:  # no such locks on this system
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["FolderLock", "is_alive"]
+__all__ = ["FolderInUse", "FolderLock", "is_alive"]
 
 NAME = ".lock"
+
+
+class FolderInUse(RunError):
+    """Another process is training in the folder; later it may be free."""
 
 
 class FolderLock:
@@ -31,17 +35,21 @@ class FolderLock:
 
     Args:
         folder: the run folder; it exists.
+        advice: what else a user can do while another process has it.
     """
 
-    def __init__(self, folder: Path | str) -> None:
+    def __init__(
+        self, folder: Path | str, advice: str = "choose another folder (--run.folder)"
+    ) -> None:
         self.path = Path(folder) / NAME
+        self.advice = advice
         self._descriptor: int | None = None
 
     def acquire(self) -> None:
         """Take the lock.
 
         Raises:
-            RunError: if another process holds it; the message says who, and since when.
+            FolderInUse: if another process holds it; the message says who, and since when.
         """
         while fcntl is not None and self._descriptor is None:
             try:
@@ -74,6 +82,13 @@ class FolderLock:
             os.close(self._descriptor)
             self._descriptor = None
 
+    def __enter__(self) -> FolderLock:
+        self.acquire()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
     def holder(self) -> dict[str, Any]:
         """Host, pid and time of who holds the lock; empty if nobody says so."""
         try:
@@ -82,19 +97,46 @@ class FolderLock:
             return {}
         return found if isinstance(found, dict) else {}
 
+    def is_held(self) -> bool:
+        """Whether a process that runs holds the lock."""
+        who = self.holder()
+        if fcntl is None or not who or _is_gone(who):
+            return False
+        # Its number may be that of another process by now. Nobody can take the lock in between
+        # and be refused because of this look: whoever wants it sees the same holder.
+        try:
+            descriptor = os.open(self.path, os.O_RDONLY)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return False
+        except OSError as error:
+            return error.errno in (errno.EWOULDBLOCK, errno.EACCES)
+        finally:
+            os.close(descriptor)
+
     def _refuse_or_break(self) -> None:
         """Somebody has the lock; a process that is gone has it only through a child it left."""
         who = self.holder()
-        if who.get("host") == socket.gethostname() and not is_alive(int(who.get("pid", 0))):
+        if who and _is_gone(who):
             self.path.unlink(missing_ok=True)
             return
         said = "another process"
         if who:
             said = f"process {who.get('pid')} on {who.get('host')} (since {who.get('since')})"
-        raise RunError(
+        raise FolderInUse(
             f"{self.path.parent} is in use: {said} is training in it; wait for it, stop it, or "
-            f"choose another folder (--run.folder)"
+            f"{self.advice}"
         )
+
+
+def _is_gone(holder: dict[str, Any]) -> bool:
+    """Whether the holder was a process of this machine that has ended."""
+    try:
+        return holder.get("host") == socket.gethostname() and not is_alive(int(holder["pid"]))
+    except (KeyError, TypeError, ValueError):
+        return True  # nobody wrote this
 
 
 def is_alive(pid: int) -> bool:

@@ -76,6 +76,15 @@ class GeneratorLoss(nn.Module):
         return -scores.mean() if self.wasserstein else softplus(-scores).mean(), scores
 
 
+@torch.no_grad()
+def _shape_of_samples(generator: Any) -> tuple[int, ...]:
+    """(C, H, W) of what a generator makes; its statistics stay as they are."""
+    training = generator.training
+    samples = generator.eval()(torch.zeros(1, *generator.input_shape))
+    generator.train(training)
+    return tuple(samples.shape[1:])
+
+
 @register("task", "gan", source="D.7")
 class Gan:
     """A generator against a discriminator (`model`), on which hooks and regularizers act."""
@@ -102,6 +111,12 @@ class Gan:
         loaders = make_loaders(config.data, config.seed, *ranks, device=fabric.device)
         discriminator = make_sized_model(config.model, loaders.shape)
         generator = make_sized_model(config.gan.generator, loaders.shape[:1])
+        made = _shape_of_samples(generator)
+        if made != tuple(loaders.shape):
+            raise ValueError(
+                f"gan.generator makes samples of shape {made}, those of the data have "
+                f"{tuple(loaders.shape)}: change its options (widths), or data.options"
+            )
         change_net(config, discriminator)
         nets = nn.ModuleDict({"discriminator": discriminator, "generator": generator})
         return cls(config.gan, nets, loaders, config.seed, fabric)

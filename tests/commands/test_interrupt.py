@@ -1,0 +1,66 @@
+"""Ctrl-C outside of the loop of training: a sentence, and what to do next."""
+
+import pytest
+
+from hypersphere import cli
+from hypersphere.training import job
+from hypersphere.training.run.folder import RunFolder
+
+CONFIG = """
+data: {name: digits, batch_size: 32, share: 0.1, test_share: 0.1}
+model: {name: mlp, widths: [4]}
+train: {steps: 2, quiet: true}
+run: {report: false}
+"""
+SMALL = ["train", "c.yaml"]
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    (tmp_path / "c.yaml").write_text(CONFIG)
+    monkeypatch.chdir(tmp_path)
+
+
+def interrupt(*arguments, **options):
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("command", ["points", "data", "models"])
+def test_a_command(monkeypatch, capsys, command):
+    monkeypatch.setattr(f"hypersphere.commands.{command}.main", interrupt)
+    assert cli.main([command]) == 130
+    said = capsys.readouterr().err
+    assert said.startswith(f"hypersphere {command}: interrupted;") and "repeated" in said
+
+
+def test_before_there_is_a_run_the_command_is_repeated(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(job, "prepare", interrupt)
+    assert cli.main([*SMALL, "--run.folder", "run"]) == 130
+    assert "hypersphere train: interrupted;" in capsys.readouterr().err
+    assert not (tmp_path / "run" / "run.json").exists()
+
+
+@pytest.mark.parametrize("part", ["fit", "conclude"])
+def test_afterwards_the_run_is_resumed(tmp_path, monkeypatch, capsys, part):
+    with monkeypatch.context() as during:
+        during.setattr(job, part, interrupt)
+        assert cli.main([*SMALL, "--run.folder", "run"]) == 130
+    assert "continue with: hypersphere train --resume run" in capsys.readouterr().out
+    assert cli.main(["train", "--resume", "run"]) == 0
+    assert (tmp_path / "run" / "summary.json").exists()
+
+
+def test_a_folder_with_a_record_can_be_resumed(tmp_path, monkeypatch):
+    """run.json is what makes a folder one to resume, so config.yaml is written before it."""
+    original = RunFolder.json
+
+    def json(self, name, content):
+        if name == "run.json":
+            assert (self.path / "config.yaml").exists()
+            interrupt()
+        original(self, name, content)
+
+    with monkeypatch.context() as during:
+        during.setattr(RunFolder, "json", json)
+        assert cli.main([*SMALL, "--run.folder", "run"]) == 130
+    assert cli.main([*SMALL, "--run.folder", "run"]) == 0
