@@ -18,6 +18,7 @@ import yaml
 from hypersphere._terminal import complain
 from hypersphere.commands import _config
 from hypersphere.commands._comparison import Method, better, metric_value, result_record, table
+from hypersphere.commands._overrides import number_from
 from hypersphere.commands.plugins import given_plugins, take_plugins
 from hypersphere.registry import unknown_name
 from hypersphere.training.campaign import Ended, PlannedRun, run_all
@@ -372,17 +373,17 @@ def _arguments(argv: list[str]) -> Arguments:
         if flag == "--seeds":
             found.seeds = []
             while argv and not argv[0].startswith("--"):
-                found.seeds.append(int(_number(argv.pop(0), "--seeds", 0, whole=True)))
+                found.seeds.append(int(number_from(argv.pop(0), "--seeds", 0, whole=True)))
         elif flag == "--folder" and argv:
             found.folder = Path(argv.pop(0))
         elif flag == "--metric" and argv:
             found.metric = argv.pop(0)
         elif flag == "--jobs" and argv:
-            found.jobs = int(_number(argv.pop(0), "--jobs", 1, whole=True))
+            found.jobs = int(number_from(argv.pop(0), "--jobs", 1, whole=True))
         elif flag == "--baseline" and argv:
             found.baseline = argv.pop(0)
         elif flag == "--holdout" and argv:
-            found.holdout = _number(argv.pop(0), "--holdout", 0.01)
+            found.holdout = number_from(argv.pop(0), "--holdout", 0.01)
         elif flag == "--tune" and argv:
             found.tune.append(argv.pop(0))
         else:
@@ -390,14 +391,3 @@ def _arguments(argv: list[str]) -> Arguments:
     if not found.seeds:
         raise _config.ConfigError("--seeds takes at least one whole number")
     return found
-
-
-def _number(text: str, flag: str, least: float, whole: bool = False) -> float:
-    try:
-        value = int(text) if whole else float(text)
-    except ValueError:
-        value = None
-    if value is None or not value >= least:
-        kind = "whole numbers" if whole else "numbers"
-        raise _config.ConfigError(f"{flag} takes {kind} from {least:g} on; got {text!r}")
-    return value
