@@ -146,6 +146,7 @@ class _Worker:
             env=environment,
             start_new_session=True,
         )
+        self.alone = False
         self.answers: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self.listener = threading.Thread(target=self._listen, daemon=True)
         self.listener.start()

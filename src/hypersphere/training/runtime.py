@@ -15,8 +15,16 @@ from hypersphere.training.schedules import LearningRate
 __all__ = ["EVENTS", "Objective", "Player", "Run", "Settings", "Task"]
 
 # What a hook may have a method for; see `loop.py`.
-EVENTS = ("start", "change_batch", "terms", "before_update", "after_update", "log", "finish")
-EVENTS += ("summarize",)
+EVENTS = (
+    "start",
+    "change_batch",
+    "terms",
+    "before_update",
+    "after_update",
+    "log",
+    "finish",
+    "summarize",
+)
 
 
 @dataclass
@@ -170,8 +178,12 @@ class Run:
 
 
 # What some of the methods return; the others return nothing.
-_RETURNS: dict[str, type] = {"change_batch": tuple, "terms": Mapping, "log": Mapping}
-_RETURNS["summarize"] = Mapping
+_RETURNS: dict[str, type] = {
+    "change_batch": tuple,
+    "terms": Mapping,
+    "log": Mapping,
+    "summarize": Mapping,
+}
 
 
 def _checked(hook: Any, event: str) -> Callable[..., Any]:
