@@ -4,6 +4,7 @@
     python3 dev.py test  [--fast] [arguments of pytest]       the tests
     python3 dev.py test  --portable [SETTING]                 the fast tests as on other processors
     python3 dev.py check                                      lint, format, types, doctests, wheel
+    python3 dev.py docs                                       the pages as a site: build/site
     python3 dev.py run   COMMAND [arguments]                  anything inside the environment
 
 Needs nothing but Python with pip and venv.
@@ -53,7 +54,7 @@ def check_version() -> None:
 
 
 def set_up(extra: str) -> None:
-    """Create .venv and install hypersphere[extra] under constraints.txt, once per change."""
+    """Create .venv and install torch-hypersphere[extra] under constraints.txt, once per change."""
     check_version()
     stamp = VENV / f".installed-{extra}"
     inputs = [ROOT / "constraints.txt", ROOT / "pyproject.toml"]
@@ -67,7 +68,7 @@ def set_up(extra: str) -> None:
     if not VENV.exists():
         print(f"creating {VENV.name} with Python {sys.version.split()[0]}", flush=True)
         subprocess.run([sys.executable, "-m", "venv", str(VENV)], check=True)
-    print(f"installing hypersphere[{extra}] as pinned in constraints.txt", flush=True)
+    print(f"installing torch-hypersphere[{extra}] as pinned in constraints.txt", flush=True)
     # torch is asked for by its exact version too: a range would make pip look at newer builds.
     torch = next(p for p in inputs[0].read_text().splitlines() if p.startswith("torch=="))
     install = [str(PYTHON), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
@@ -117,7 +118,7 @@ def portable(arguments: list[str]) -> int:
 
 
 def main(arguments: list[str]) -> int:
-    if not arguments or arguments[0] not in ("train", "test", "check", "run"):
+    if not arguments or arguments[0] not in ("train", "test", "check", "docs", "run"):
         print(__doc__)
         return 0 if arguments and arguments[0] in ("-h", "--help") else 2
     job, *rest = arguments
@@ -126,6 +127,8 @@ def main(arguments: list[str]) -> int:
         return run(str(PYTHON), "-m", "hypersphere", "train", *rest)
     if job == "test":
         return portable(rest[1:]) if rest[:1] == ["--portable"] else test(rest)
+    if job == "docs":
+        return run(str(PYTHON), "docs/site.py", *rest)
     if job == "check":
         return run("bash", ".ci/check")
     if not rest:

@@ -6,8 +6,9 @@ that runs in the same process between the others. Use:
     rows = measure({"conv": conv, "sphere": sphere}, baseline="conv", limits={"sphere": 1.10})
     write("layers", {"CNN-9 shapes, forward + backward": rows})
 
-`write` prints the tables and keeps them in results/benchmarks/NAME.json with versions, commit and
-hardware, from where the docs take their numbers.
+`write` prints the tables and keeps them in results/benchmarks/NAME.MAKER.json with versions, commit
+and hardware, from where the docs take their numbers: the latest run of each maker's processor, side
+by side. What is counted and not measured is the same on all of them: NAME.json.
 """
 
 from __future__ import annotations
@@ -131,22 +132,32 @@ def peak_memory(function: Callable[[], object]) -> float:
     return max(0.0, (highest - before) / 1024)
 
 
-def write(name: str, tables: Mapping[str, Sequence[Row]], directory: Path | None = None) -> bool:
-    """Print the tables, save them with what made them, and tell whether every limit is met."""
+def write(
+    name: str,
+    tables: Mapping[str, Sequence[Row]],
+    directory: Path | None = None,
+    measured: bool = True,
+    command: str | None = None,
+) -> bool:
+    """Print the tables, save them with what made them, and tell whether every limit is met.
+
+    `measured` figures are kept for each maker of processors; counted ones once for all.
+    """
     for title, rows in tables.items():
         print(f"\n{title}\n{format_rows(rows)}")
     record = {
         "benchmark": name,
-        "command": f"python benchmarks/{name}.py",
+        "command": command or f"python benchmarks/{name}.py",
         "environment": environment(),
         "tables": {
             title: [asdict(row) | {"met": row.met} for row in rows]
             for title, rows in tables.items()
         },
     }
-    path = (directory or ROOT / "results" / "benchmarks") / f"{name}.json"
+    kept = f"{name}.{maker(_cpu_name())}" if measured else name
+    path = (directory or ROOT / "results" / "benchmarks") / f"{kept}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".json.partial")
+    partial = path.with_name(path.name + ".partial")
     partial.write_text(json.dumps(record, indent=1) + "\n")
     partial.replace(path)
     missed = [row.name for rows in tables.values() for row in rows if row.met is False]
@@ -188,6 +199,8 @@ def environment() -> dict[str, object]:
         "geotorch",
         "pytorch-metric-learning",
         "faiss-cpu",
+        "peft",
+        "transformers",
     ):
         try:
             packages[package] = metadata.version(package).split("+")[0]
@@ -224,6 +237,12 @@ def _git(*arguments: str) -> str:
         ).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return ""
+
+
+def maker(cpu: str) -> str:
+    """Who makes a processor, in one word: the column of its figures."""
+    known = {"Intel": "intel", "AMD": "amd", "Apple": "apple", "ARM": "arm", "Neoverse": "arm"}
+    return next((word for name, word in known.items() if name in cpu), "other")
 
 
 def _cpu_name() -> str:

@@ -56,7 +56,7 @@ def without_gradient(head: torch.nn.Module, run: Callable[[], None]) -> Callable
 def against_peers() -> list[Row]:
     from pytorch_metric_learning.losses import ArcFaceLoss
 
-    head = ArcFaceHead(DIM, CLASSES, m=math.radians(28.6))  # the peer's default
+    head = ArcFaceHead(DIM, CLASSES, m=math.radians(28.6), scale=64.0)  # the peer's defaults
     peer = ArcFaceLoss(CLASSES, DIM)
     with torch.no_grad():
         peer.W.copy_(head.weight.T)

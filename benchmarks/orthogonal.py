@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
 import hypersphere as hs
+from hypersphere.functional.orthogonalize import pack_skew
 
 from harness import Row, measure, write
 
@@ -47,12 +48,13 @@ def rotated(method: str, turn: float = TURN, **options: object) -> nn.Module:
     layer = nn.Conv2d(CHANNELS, FILTERS, KERNEL, padding=1, bias=False)
     hs.orthogonal.rotate(layer, method, **options)
     U = parameter(layer)
-    noise = torch.randn_like(U)
+    size = layer.parametrizations.weight[0].map.size
+    noise = torch.randn(*U.shape[:2], size, size)
     skew = noise - noise.mT
     skew = turn * skew / torch.linalg.matrix_norm(skew, ord=2, dim=(-2, -1), keepdim=True)
     with torch.no_grad():
         if method in ("cayley", "exponential"):
-            U += skew / (2 if method == "cayley" else 1)
+            U += pack_skew(skew) / (2 if method == "cayley" else 1)
         elif method != "ogd":
             U += U @ skew
     return layer

@@ -1,16 +1,18 @@
 """Fill the tables of README and docs from results/: `python docs/generate.py [--check]`.
 
 A page marks the place:  <!-- table: benchmarks/layers -->  ...  <!-- end -->
-and gets, between the marks, the tables of results/benchmarks/layers.json and the command that
-made them; a file written by `hypersphere compare` becomes a table beside the dissertation's.
-`claims` is the table and the sections of results/claims, `claims-count` its count of verdicts;
-docs/figures/make_claims.py draws the pictures. Numbers are never typed by hand.
+and gets, between the marks, the tables of results/benchmarks/layers.MAKER.json, the processors of
+all makers side by side, and the command that made them; a file written by `hypersphere compare`
+becomes a table beside the dissertation's. `claims` is the table and the sections of results/claims,
+`claims-count` its count of verdicts; docs/figures/make_claims.py draws the pictures. Numbers are
+never typed by hand.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import statistics
 import sys
 from pathlib import Path
 
@@ -18,40 +20,168 @@ ROOT = Path(__file__).resolve().parent.parent
 MARK = re.compile(r"(<!-- table: ([\w./-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
-def benchmark_tables(record: dict) -> str:
-    """The tables of one benchmark, a row per piece of work, and what they were measured on."""
-    parts = []
-    for title, rows in record["tables"].items():
-        lines = [
-            f"**{title}**",
-            "",
-            "| | ratio | figure | peak MiB | bar | met |",
-            "|---|---|---|---|---|---|",
-        ]
-        for row in rows:
-            sign = "≥" if row["at_least"] else "≤"
-            cells = [
-                row["name"],
-                f"{row['ratio']:.3g}" if row["ratio"] is not None else "",
-                f"{row['value']:.4g} {row['unit']}".strip() if row["value"] is not None else "",
-                f"{row['peak_mb']:.0f}" if row["peak_mb"] is not None else "",
-                f"{sign} {row['limit']:g}" if row["limit"] is not None else "",
-                {True: "yes", False: "**no**", None: ""}[row["met"]],
-            ]
-            lines.append("| " + " | ".join(cells) + " |")
-        parts.append("\n".join(lines))
-    seen = record["environment"]
-    parts.append(
-        f"`{record['command']}`; {seen['cores']} cores ({seen['cpu']}), torch "
-        f"{seen['packages']['torch']}, Python {seen['python']}."
-    )
+MAKERS = {"amd": "AMD", "intel": "Intel", "apple": "Apple", "arm": "ARM", "other": "another"}
+
+
+def records(path: Path) -> dict[str, dict]:
+    """Runs of a benchmark by the maker of the processor; counts have no maker: ''."""
+    found = {}
+    for place in sorted(path.parent.glob(f"{path.stem}*.json")):
+        name, _, maker = place.stem.partition(".")
+        if name == path.stem:
+            found[maker] = json.loads(place.read_text())
+    return found
+
+
+def benchmark_tables(runs: dict[str, dict]) -> str:
+    """The tables of one benchmark: a row per piece of work, a column per processor.
+
+    A figure is the ratio to the baseline, or else what the row counts; bold if it misses its bar.
+    """
+    titles = list(dict.fromkeys(title for record in runs.values() for title in record["tables"]))
+    parts = [_table(title, runs) for title in titles]
+    for record in runs.values():
+        seen = record["environment"]
+        parts.append(
+            f"`{record['command']}`; {seen['cores']} cores ({seen['cpu']}), torch "
+            f"{seen['packages']['torch']}, Python {seen['python']}."
+        )
     return "\n\n".join(parts)
 
 
-def tables(record: dict) -> str:
-    """A benchmark's tables, or a comparison's with the dissertation's numbers beside ours."""
-    if "tables" in record:
-        return benchmark_tables(record)
+def open_set_table(record: dict) -> str:
+    """Unknown people named and known people found, mean and deviation over seeds, by head."""
+    lines = [
+        "| head | seeds | unknown people named | largest | known people found | nearest without a "
+        "threshold |",
+        "|---|---|---|---|---|---|",
+    ]
+    by_head: dict[str, list[dict]] = {}
+    for row in record["rows"]:
+        by_head.setdefault(row["head"], []).append(row)
+    for head, rows in by_head.items():
+        cells = [head, str(len(rows))]
+        for key in ("named", "found", "rank_1"):
+            values = [100 * row[key] for row in rows]
+            spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
+            cells.append(f"{statistics.mean(values):.2f}{spread} %")
+            if key == "named":
+                cells.append(f"{max(values):.2f} %")
+        lines.append("| " + " | ".join(cells) + " |")
+    how, seen, row = record["settings"], record["environment"], record["rows"][0]
+    lines += [
+        "",
+        f"{how['gallery_people']} people with {how['enrolled']} pictures each in the gallery, "
+        f"threshold at a false-accept rate of {100 * how['far']:g} % of a search, fitted on "
+        f"{row['threshold']['negatives']:,} pictures of {row['threshold']['people']:,} people; "
+        f"counted on {row['unknown_pictures']:,} pictures of {row['unknown_people']:,} others and "
+        f"{row['known_pictures']:,} pictures of the known. `{record['command']}`, "
+        f"{how['steps']} steps of {how['batch_size']}; {seen['cpu']}, torch "
+        f"{seen['packages']['torch']}.",
+    ]
+    return "\n".join(lines)
+
+
+def _table(title: str, runs: dict[str, dict]) -> str:
+    columns = {m: {r["name"]: r for r in d["tables"].get(title, ())} for m, d in runs.items()}
+    columns = {maker: rows for maker, rows in columns.items() if rows}
+    names = list(dict.fromkeys(name for rows in columns.values() for name in rows))
+    some = [row for rows in columns.values() for row in rows.values()]
+    peaks = any(row["peak_mb"] is not None for row in some)
+    header = [MAKERS.get(maker, "figure") for maker in columns]
+    header += ["peak MiB"] if peaks else []
+    lines = [
+        f"**{title}**",
+        "",
+        f"| | {' | '.join(header)} | bar |",
+        "|---" * (len(header) + 2) + "|",
+    ]
+    for name in names:
+        rows = [own.get(name) for own in columns.values()]
+        first = next(row for row in rows if row)
+        sign = "≥" if first["at_least"] else "≤"
+        peak = next((r["peak_mb"] for r in rows if r and r["peak_mb"] is not None), None)
+        cells = [name, *map(_figure, rows)]
+        cells += ["" if peak is None else f"{peak:.0f}"] if peaks else []
+        cells.append(f"{sign} {first['limit']:g}" if first["limit"] is not None else "")
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _figure(row: dict | None) -> str:
+    if row is None:
+        return ""
+    ratio = f"{row['ratio']:.3g}" if row["ratio"] is not None else ""
+    value = f"{row['value']:.4g} {row['unit']}".strip() if row["value"] is not None else ""
+    figure = f"{value} ({ratio})" if ratio and value else ratio or value
+    return f"**{figure}**" if row["met"] is False else figure
+
+
+def plain_table(record: dict) -> str:
+    """Columns and rows as the record has them, and what they were measured on."""
+    lines = ["| " + " | ".join(record["columns"]) + " |", "|---" * len(record["columns"]) + "|"]
+    lines += ["| " + " | ".join(row) + " |" for row in record["rows"]]
+    seen = record["environment"]
+    return "\n".join(lines) + (
+        f"\n\n{record['caption']}. `{record['command']}`; {seen['cores']} cores ({seen['cpu']}), "
+        f"torch {seen['packages']['torch']}, Python {seen['python']}."
+    )
+
+
+def record_tables(rows: list[dict]) -> str:
+    """Point configurations beside the published records, a table for each problem."""
+    titles = {
+        "kissing": ("Kissing configurations", "degrees", lambda n: True),
+        "tammes": ("Tammes, largest smallest angle in R^3", "degrees", lambda n: True),
+        "thomson": ("Thomson, lowest energy in R^3", "energy", lambda n: n % 10 == 0),
+    }
+    parts = []
+    for problem, (title, unit, shown) in titles.items():
+        chosen = sorted((r for r in rows if r["problem"] == problem), key=lambda r: r["n"])
+        if not chosen:
+            continue
+        known = [r for r in chosen if r["gap"] is not None]
+        reached = [r for r in known if r["gap"] <= 1.01 * r["precision"] + 1e-8]
+        sources = "; ".join(dict.fromkeys(r["source"] for r in known))
+        lines = [
+            f"**{title}.** {len(reached)} of {len(known)} published values reached to all their "
+            f"digits, {len(chosen) - len(known)} without one. Source: {sources}.",
+            "",
+            f"| n | dim | ours ({unit}) | published | gap | seconds |",
+            "|---|---|---|---|---|---|",
+        ]
+        for r in chosen:
+            if shown(r["n"]) or (r not in reached and r in known):
+                published = "" if r["published"] is None else f"{r['published']:.10g}"
+                gap = "" if r["gap"] is None else f"{r['gap']:.1e}"
+                lines.append(
+                    f"| {r['n']} | {r['dim']} | {r['ours']:.9f} | {published} | {gap} | "
+                    f"{r['seconds']:.0f} |"
+                )
+        parts.append("\n".join(lines))
+    parts.append("`python benchmarks/records.py`; all rows in results/records.json.")
+    return "\n\n".join(parts)
+
+
+def keyed_table(record: dict) -> str:
+    """Columns and rows of a file that names the columns by key."""
+    columns = record["columns"]
+    lines = ["| " + " | ".join(columns.values()) + " |", "|" + "---|" * len(columns)]
+    for row in record["rows"]:
+        lines.append("| " + " | ".join(str(row.get(key, "")) for key in columns) + " |")
+    return "\n".join([*lines, "", f"`{record['command']}`. {record['note']}"])
+
+
+def tables(record: dict | list) -> str:
+    """The table of a results file, by its form; a comparison's stands beside the dissertation's."""
+    if isinstance(record, list):
+        return record_tables(record)
+    if isinstance(record.get("columns"), dict):
+        return keyed_table(record)
+    if record.get("study") == "open_set":
+        return open_set_table(record)
+    if "columns" in record:
+        return plain_table(record)
     from hypersphere.reports import markdown_table
 
     return markdown_table(record)
@@ -73,15 +203,33 @@ def claims(kind: str) -> str:
     )
 
 
+FIGURE = re.compile(r'(<!-- figure: (\S+) "([^"]+)" "([^"]+)" -->).*?(<!-- /figure -->)')
+
+
+def one_figure(match: re.Match[str]) -> str:
+    """A single ratio of a benchmark, over the makers of processors: "1.02 to 1.24"."""
+    runs = records(ROOT / "results" / f"{match[2]}.json")
+    rows = [r for run in runs.values() for r in run["tables"][match[3]] if r["name"] == match[4]]
+    ratios = sorted(row["ratio"] for row in rows)
+    if not ratios:
+        raise SystemExit(f"no row {match[4]!r} in {match[2]}")
+    ends = dict.fromkeys(f"{ratio:.2f}" for ratio in (ratios[0], ratios[-1]))
+    return f"{match[1]}{' to '.join(ends)}{match[5]}"
+
+
 def fill(text: str) -> str:
     def replace(match: re.Match[str]) -> str:
         if match[2] in ("claims", "claims-count"):
             return f"{match[1]}{claims(match[2])}\n{match[3]}"
         path = ROOT / "results" / f"{match[2]}.json"
-        body = tables(json.loads(path.read_text())) if path.exists() else "*(not measured yet)*"
+        if path.parent.name == "benchmarks":
+            runs = records(path)
+            body = benchmark_tables(runs) if runs else "*(not measured yet)*"
+        else:
+            body = tables(json.loads(path.read_text())) if path.exists() else "*(not measured yet)*"
         return f"{match[1]}{body}\n{match[3]}"
 
-    return MARK.sub(replace, text)
+    return FIGURE.sub(one_figure, MARK.sub(replace, text))
 
 
 def main(arguments: list[str]) -> int:

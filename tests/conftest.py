@@ -6,6 +6,9 @@ import os
 # Some CPUs announce bfloat16 instructions that their oneDNN kernels then cannot execute.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 os.environ.setdefault("MPLBACKEND", "Agg")
+# No test has a graphics card: kernels of Triton are interpreted, which has to be said before they
+# are read.
+os.environ.setdefault("TRITON_INTERPRET", "1")
 
 import hypothesis
 import pytest

@@ -50,8 +50,31 @@ def test_peak_memory_sees_what_a_call_holds_and_lets_go():
 def test_write_keeps_the_figures_with_what_made_them(tmp_path, capsys):
     fast = Row("search", value=3.0, unit="x", limit=2.0, at_least=True)
     assert write("demo", {"a table": [fast]}, directory=tmp_path)
-    record = json.loads((tmp_path / "demo.json").read_text())
+    (place,) = tmp_path.iterdir()
+    assert place.name == f"demo.{harness.maker(harness._cpu_name())}.json"
+    record = json.loads(place.read_text())
     assert record["tables"]["a table"][0]["met"] is True
     assert record["environment"]["packages"]["torch"] == torch.__version__.split("+")[0]
     assert "every limit met" in capsys.readouterr().out
     assert not write("demo", {"t": [Row("slow", ratio=1.2, limit=1.1)]}, directory=tmp_path)
+
+
+def test_runs_of_several_makers_are_kept_and_shown_side_by_side(tmp_path, monkeypatch):
+    import sys
+
+    sys.path.insert(0, str(harness.ROOT / "docs"))
+    import generate
+
+    for cpu, ratio in (("AMD EPYC", 1.2), ("Intel(R) Xeon(R)", 0.9)):
+        monkeypatch.setattr(harness, "_cpu_name", lambda cpu=cpu: cpu)
+        write("demo", {"t": [Row("work", ratio=ratio, limit=1.1)]}, directory=tmp_path)
+    write("counts", {"t": [Row("work", value=7, unit="launches")]}, tmp_path, measured=False)
+    assert {p.name for p in tmp_path.iterdir()} == {
+        "demo.amd.json", "demo.intel.json", "counts.json",
+    }  # fmt: skip
+    text = generate.benchmark_tables(generate.records(tmp_path / "demo.json"))
+    assert "| | AMD | Intel | bar |" in text
+    assert "| work | **1.2** | 0.9 | ≤ 1.1 |" in text
+    assert "AMD EPYC" in text and "Xeon" in text
+    counts = generate.benchmark_tables(generate.records(tmp_path / "counts.json"))
+    assert "| work | 7 launches |" in counts

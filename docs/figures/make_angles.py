@@ -7,6 +7,7 @@ import mpmath
 import torch
 
 from hypersphere import functional as HF
+from hypersphere.reports.style import legend_below
 
 
 def exact(x: torch.Tensor, y: torch.Tensor) -> float:
@@ -34,7 +35,7 @@ def main() -> None:
         error = ((value.double() - true) / true).abs().clamp_min(1e-9)
         axes.loglog(theta, error, style, markersize=3, label=label)
     axes.set(xlabel="angle (rad)", ylabel="relative error", ylim=(5e-10, 3))
-    axes.legend(frameon=False)
+    legend_below(axes)
     axes.grid(alpha=0.3)
     figure.savefig(Path(__file__).with_name("angles.png"), dpi=140)
 

@@ -7,6 +7,7 @@ import torch
 
 import hypersphere as hs
 from hypersphere.data import Compose, Flip, PadCrop, imbalanced
+from hypersphere.reports.style import legend_below
 
 
 def main() -> None:
@@ -27,7 +28,7 @@ def main() -> None:
         counts = imbalanced(train, kind).counts()
         axes.bar(torch.arange(10) + offset, counts, 0.4, label=kind)
     axes.set(xlabel="class", ylabel="samples", xticks=range(0, 10, 3), ylim=(0, 185))
-    axes.legend(frameon=False, ncols=2, loc="upper left", fontsize=8, columnspacing=1)
+    legend_below(axes)
     figure.savefig(Path(__file__).with_name("data.png"), dpi=140)
 
 

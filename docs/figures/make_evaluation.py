@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import hypersphere as hs
+from hypersphere.reports.style import legend_below
 
 SEEN = list(range(6))  # trained on 0 ... 5, judged on 6 ... 9
 
@@ -66,9 +67,9 @@ def main() -> None:
     axes[0].set(xlabel="angle (rad)", title="pairs of new digits")
     axes[0].plot([], [], "k-", label="same")
     axes[0].plot([], [], "k--", label="different")
-    axes[0].legend(frameon=False)
+    legend_below(axes[0])
     axes[1].set(xlabel="false accept rate", xlim=(1e-5, 1), title="true accept rate")
-    axes[1].legend(frameon=False)
+    legend_below(axes[1])
     axes[2].set(xscale="log", xlabel="distractors", title="rank-1, one picture each")
     axes[3].set(xlabel="test sample, sorted", title="perturbation that fools (l2)")
     for panel in axes:

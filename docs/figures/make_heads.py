@@ -10,6 +10,7 @@ from torch import nn
 import hypersphere.heads as heads
 from hypersphere.evaluation.geometry.separability import angular_fisher_score
 from hypersphere.heads import Margin
+from hypersphere.reports.style import legend_below
 
 
 def features(head: heads.MarginHead, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -42,7 +43,7 @@ def main() -> None:
         curve = Margin(m=3)(theta.cos(), kind, 0.3 if kind == "sigmoid" else None)
         axes[1].plot(theta.rad2deg(), curve, label=kind)
     axes[1].set(title="g(3 theta), continued", xlabel="theta in degrees", xlim=(0, 180))
-    axes[1].legend()
+    legend_below(axes[1])
 
     digits = load_digits()
     x = torch.tensor(digits.data / 16, dtype=torch.float32)

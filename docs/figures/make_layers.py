@@ -8,6 +8,7 @@ import matplotlib.pyplot as plt
 import torch
 
 from hypersphere import functional as HF
+from hypersphere.reports.style import legend_below
 
 HERE = Path(__file__).parent
 
@@ -26,7 +27,7 @@ def main() -> None:
     for kind in ("sphere", "ball", "tanh", "linear", "segmented", "log", "mixed"):
         axes[0].plot(n, HF.magnitude(n, kind), label=kind)
     axes[0].set(title="magnitudes h, rho = 1", xlabel="|x|", ylim=(0, 3))
-    axes[0].legend(fontsize=8)
+    legend_below(axes[0])
     theta = torch.linspace(0, math.pi, 300)
     for kind in ("linear", "cosine", "square_cosine"):
         axes[1].plot(theta, HF.angular(theta.cos(), kind), label=kind)
@@ -35,13 +36,13 @@ def main() -> None:
         axes[1].plot(theta, g, "--", label=f"sigmoid, k = {k}")
     axes[1].set(title="angular activations g", xlabel="theta")
     axes[1].set_xticks([0, math.pi / 2, math.pi], ["0", "pi/2", "pi"])
-    axes[1].legend(fontsize=8)
+    legend_below(axes[1])
     module = conditioning()
     rows = module.condition_numbers()
     for name, style in (("plain", "o-"), ("sphere, projected", "s-"), ("sphere", "^--")):
         axes[2].loglog(module.SCALES, rows[name], style, label=name)
     axes[2].set(title="condition number at (c U, V / c)", xlabel="c")
-    axes[2].legend(fontsize=8)
+    legend_below(axes[2])
     figure.savefig(HERE / "layers.png", dpi=90)
 
 

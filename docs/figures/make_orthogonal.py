@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import hypersphere as hs
+from hypersphere.reports.style import legend_below
 
 STEPS = 400
 RUNS = {
@@ -73,7 +74,7 @@ def main() -> None:
         right.plot(steps, error, style, label=name)
     left.set(xlabel="iteration", ylabel="energy per pair (s = 1)", title="hidden convolutions")
     right.set(xlabel="iteration", ylabel="test error (%)", title="8 x 8 digits", ylim=(0, 12))
-    left.legend(frameon=False, fontsize=8)
+    legend_below(left)
     for axes in (left, right):
         axes.grid(alpha=0.3)
     figure.savefig(Path(__file__).with_name("orthogonal.png"), dpi=140)

@@ -1,4 +1,4 @@
-"""docs/figures/training.png: the default run of `hypersphere train`."""
+"""docs/figures/training.png: the default run of `hypersphere train`, with MHE."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 from hypersphere.commands import _config, train
+from hypersphere.reports.style import legend_below
 from hypersphere.training import train as run_training
 
 
 def main() -> None:
-    config = _config.read(None, ["--train.quiet", "true"], defaults=train.DEFAULT)
+    settings = ["--train.quiet", "true", "--regularizers.mhe", '{"half_space": true}']
+    config = _config.read(None, settings, defaults=train.DEFAULT)
     with tempfile.TemporaryDirectory() as folder:
         run_training(config, Path(folder) / "run")
         text = (Path(folder) / "run" / "metrics.jsonl").read_text()
@@ -24,7 +26,7 @@ def main() -> None:
     parts = {s: [x for x in lines if x["split"] == s] for s in ("train", "test", "monitor")}
     figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.2), layout="constrained")
     left.plot([x["step"] for x in parts["train"]], [x["loss"] for x in parts["train"]], "C0")
-    left.set(xlabel="update", ylabel="training loss", yscale="log", title="digits, A-Softmax, MHE")
+    left.set(xlabel="update", ylabel="training loss", yscale="log", title="letters, A-Softmax, MHE")
     twin = left.twinx()
     accuracy = [100 * x["accuracy"] for x in parts["test"]]
     twin.plot([x["step"] for x in parts["test"]], accuracy, "C1o-", markersize=3)
@@ -34,7 +36,7 @@ def main() -> None:
         energies = [x["energy"][name] for x in parts["monitor"]]
         right.plot([x["step"] for x in parts["monitor"]], energies, label=short)
     right.set(xlabel="update", ylabel="energy, s = 2", title="hyperspherical energy of each layer")
-    right.legend(fontsize=8, loc="upper right")
+    legend_below(right)
     figure.savefig(Path(__file__).with_name("training.png"), dpi=110)
 
 

@@ -8,7 +8,7 @@ Directions carry the meaning, lengths do not. The package has four parts, each u
 - ``hypersphere.orthogonal``: training that rotates all neurons of a layer together;
 
 with the distributions of directions (``distributions``) and the system around them: ``models``,
-``data``, ``training``, ``evaluation``, ``reports``.
+``data``, ``training``, ``evaluation``, ``reports``; ``integrations`` is for other people's loops.
 
 Subpackages open on first use, so ``import hypersphere`` costs nothing beyond the name:
 
@@ -29,8 +29,10 @@ if TYPE_CHECKING:
         data,
         distributions,
         evaluation,
+        finding,
         functional,
         heads,
+        integrations,
         layers,
         models,
         orthogonal,
@@ -44,8 +46,10 @@ _SUBPACKAGES = (
     "data",
     "distributions",
     "evaluation",
+    "finding",
     "functional",
     "heads",
+    "integrations",
     "layers",
     "models",
     "orthogonal",
@@ -59,8 +63,10 @@ __all__ = [
     "data",
     "distributions",
     "evaluation",
+    "finding",
     "functional",
     "heads",
+    "integrations",
     "layers",
     "models",
     "orthogonal",

@@ -23,7 +23,7 @@ def require(module: str, extra: str) -> Any:
     2
     >>> require("no_such_module", extra="report")
     Traceback (most recent call last):
-    ModuleNotFoundError: this needs 'no_such_module': pip install 'hypersphere[report]'
+    ModuleNotFoundError: this needs 'no_such_module': pip install 'torch-hypersphere[report]'
     """
     try:
         return importlib.import_module(module)
@@ -32,6 +32,6 @@ def require(module: str, extra: str) -> Any:
         if error.name is None or error.name.split(".")[0] != module.split(".")[0]:
             raise
         raise ModuleNotFoundError(
-            f"this needs '{module}': pip install 'hypersphere[{extra}]'",
+            f"this needs '{module}': pip install 'torch-hypersphere[{extra}]'",
             name=error.name,
         ) from None

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import sys
 import textwrap
 import unicodedata
+from typing import TextIO
 
 LONGEST_LINE = 96  # longer ones are tiring to read, however wide the terminal
 
@@ -42,6 +44,25 @@ def hanging(start: str, text: str) -> str:
         break_on_hyphens=False,
         break_long_words=False,  # an address stays whole
     )
+
+
+COLORS = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33"}
+
+
+def paint(text: str, color: str, stream: TextIO) -> str:
+    """Text in a color or weight, if the stream is a terminal and NO_COLOR is not set.
+
+    Args:
+        text: what is printed.
+        color: "bold", "dim", "red", "green" or "yellow".
+        stream: where it will be printed.
+
+    Returns:
+        The text, with escapes around it only where they are welcome.
+    """
+    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not stream.isatty():
+        return text
+    return f"\033[{COLORS[color]}m{text}\033[0m"
 
 
 def printable(text: object, newlines: bool = False) -> str:

@@ -13,13 +13,16 @@ from .commands.listing import LISTINGS
 from .registry import nearest
 
 COMMANDS = {
-    "train": "train a model from a config; without one, the embedded digits example",
+    "align": "find the faces of pictures, crop and align them",
+    "train": "train a model from a config; without one, the example of letters",
     "evaluate": "verification, identification, robustness and more, from a run or from features",
     "compare": "several configs over several seeds: mean and deviation, last and best",
     "claims": "which claims of the dissertation hold: the verdicts, and the runs behind them",
     "sweep": "search over settings by cross-validation",
     "report": "one HTML page for a run or for several side by side",
+    "inspect": "the geometry of any checkpoint: energies, duplicates, rank, spectra, features",
     "gallery": "enroll, identify and verify people or things by their features",
+    "export": "a trained run as ONNX with preprocessing, threshold, model card and a script",
     "points": "spread points on a sphere: Thomson, Whyte and Tammes configurations",
     "models": "the networks by name",
     "heads": "the heads by name, with their options",
@@ -31,9 +34,10 @@ COMMANDS = {
     "tasks": "what can be trained",
     "data": "the data sets: list, fetch, check",
     "recipes": "the shipped configs, with the dissertation's numbers beside",
+    "completion": "a script with which bash or zsh completes commands and options",
 }
 # Commands that take --plugin themselves, or have no use for it.
-TAKE_PLUGINS = ("train", "compare", "sweep", "recipes", "points")
+TAKE_PLUGINS = ("train", "compare", "sweep", "recipes", "points", "completion")
 
 
 def usage() -> str:
@@ -85,7 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if name in LISTINGS:
             return listing.main(name, rest)
         module = importlib.import_module(f"hypersphere.commands.{name}")
-        return int(module.main(rest))
+        return int(module.main(rest, list(COMMANDS)) if name == "completion" else module.main(rest))
     except ModuleNotFoundError as error:
         # A missing extra is the user's to install, not a crash: say it in one line.
         complain(name, error)

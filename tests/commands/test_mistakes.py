@@ -4,7 +4,20 @@ import pytest
 
 from hypersphere import cli
 
-SMALL = ["--data.share", "0.1", "--run.report", "false", "--train.steps", "2", "--train.quiet"]
+SMALL = [
+    "--data.name",
+    "digits",
+    "--baseline",
+    "false",
+    "--data.share",
+    "0.1",
+    "--run.report",
+    "false",
+    "--train.steps",
+    "2",
+    "--train.quiet",
+]
+
 SMALL += ["true", "--data.batch_size", "16"]
 MLP = ["--model.name", "mlp", "--model.widths", "[4]"]
 

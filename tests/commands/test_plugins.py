@@ -27,7 +27,20 @@ class OwnHead(hs.heads.SSoftmaxHead):
     def __init__(self, in_features: int, num_classes: int, weight: float = 2.0) -> None:
         super().__init__(in_features, num_classes, scale=weight)
 '''
-SMALL = ["--model.name", "mlp", "--model.widths", "[4]", "--data.share", "0.1", "--run.report"]
+SMALL = [
+    "--data.name",
+    "digits",
+    "--baseline",
+    "false",
+    "--model.name",
+    "mlp",
+    "--model.widths",
+    "[4]",
+    "--data.share",
+    "0.1",
+    "--run.report",
+]
+
 SMALL += ["false", "--train.steps", "2", "--train.quiet", "true", "--data.batch_size", "16"]
 
 

@@ -64,6 +64,11 @@ def test_verification_from_npz_with_pairs(capsys, tmp_path):
         for name in ("table.npz", "rows.npz")
     ]
     assert results[0] == results[1] and results[0][0] == 0
+    grouped = {"features_a": a, "features_b": b, "same": same, "group": np.arange(60) // 30}
+    np.savez(tmp_path / "groups.npz", **grouped)
+    words = ["--features", tmp_path / "groups.npz", "--protocol", "plain"]
+    code, out, _ = run(capsys, "evaluate", "verification", *words)
+    assert code == 0 and out.startswith(results[0][1].rstrip()) and "largest / smallest" in out
     # frames of videos: two of each, whose mean is the row of before
     frames, video = np.concatenate([2 * features, 0 * features]), np.tile(np.arange(40), 2)
     np.savez(tmp_path / "ytf.npz", features=frames, video=video, index=index, same=same)
@@ -94,8 +99,10 @@ def test_gallery_of_features(capsys, tmp_path):
     np.savez(tmp_path / "f.npz", features=features, names=np.array(list("aabbcc")))
     np.savez(tmp_path / "q.npz", features=features[2:3] + 0.01)
     np.savez(tmp_path / "wide.npz", features=np.ones((1, 9), np.float32))
-    code, out, _ = run(capsys, "gallery", "enroll", gallery, "--features", tmp_path / "f.npz")
-    assert code == 0 and "6 features of 3 people" in out
+    words = ["--features", tmp_path / "f.npz", "--threshold", 0.4]
+    code, out, _ = run(capsys, "gallery", "enroll", gallery, *words)
+    assert code == 0 and out.startswith("enrolled 6 features of 3 people: ")
+    assert "now holds 6 features of 3 people" in out
     query = ["--features", tmp_path / "q.npz"]
     code, out, _ = run(capsys, "gallery", "identify", gallery, *query, "--json")
     assert code == 0 and json.loads(out)[0]["matches"][0]["name"] == "b"
@@ -237,7 +244,8 @@ def test_pictures_of_people_with_a_trained_run(capsys, trained, tmp_path):
 
     gallery, person = tmp_path / "g", faces / "d2" / "d2_0001.png"
     source = ["--run", trained]
-    assert run(capsys, "gallery", "enroll", gallery, *source, "--images", faces)[0] == 0
+    enroll = ["gallery", "enroll", gallery, *source, "--images", faces, "--threshold", 0.4]
+    assert run(capsys, *enroll)[0] == 0
     code, out, _ = run(
         capsys, "gallery", "enroll", gallery, *source, "--name", "me", person, person
     )

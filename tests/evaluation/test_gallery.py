@@ -77,7 +77,7 @@ def test_pictures_go_through_the_model_and_its_mirror():
     model = nn.Sequential(nn.Flatten(), nn.Linear(12, 4))
     picture = torch.randint(256, (1, 3, 4), dtype=torch.uint8)
     for flips, dim in (("unused", 4), ("concatenate", 8)):
-        gallery = Gallery(model, flips=flips)
+        gallery = Gallery(model, flips=flips, threshold=0.4)
         gallery.enroll("ada", picture)
         assert gallery.dim == dim
         expected = model(picture[None] / 255)
@@ -188,7 +188,7 @@ def test_two_processes_enroll_without_losing_anyone(tmp_path):
 
 
 def test_ten_thousand_people_are_asked_interactively(tmp_path):
-    gallery, features = Gallery(), torch.randn(10_000, 128)
+    gallery, features = Gallery(threshold=0.4), torch.randn(10_000, 128)
     for i in range(0, 10_000, 100):
         gallery.enroll_many([f"p{j}" for j in range(i, i + 100)], features[i : i + 100])
     start = time.process_time()

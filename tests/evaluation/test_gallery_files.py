@@ -73,7 +73,9 @@ def test_features_are_a_plain_file_of_the_folder(tmp_path, target):
         {"names": {"a": 1}},
         {"names": ["a", "b", "c", " "]},
         {"threshold": "0.5"},
-        {"threshold": None},
+        {"threshold": []},
+        {"calibration": 5},
+        {"calibration": {"search": {}}},
         {"threshold": True},
         {"flips": 3},
         {"flips": "sideways"},
@@ -86,6 +88,14 @@ def test_values_of_another_type_are_refused(tmp_path, values):
     saved(tmp_path)
     change(tmp_path, **values)
     with pytest.raises(GalleryError, match="not a gallery"):
+        Gallery.load(tmp_path)
+
+
+@pytest.mark.parametrize("threshold", [None, 0.1], ids=str)
+def test_a_threshold_that_was_changed_is_refused(tmp_path, threshold):
+    saved(tmp_path)
+    change(tmp_path, threshold=threshold)
+    with pytest.raises(GalleryError, match="the threshold does not match its checksum"):
         Gallery.load(tmp_path)
 
 

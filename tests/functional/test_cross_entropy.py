@@ -373,7 +373,7 @@ def call(**change):
         ({"labels": torch.tensor([0, -1, 1])}, r"label -1 \(sample 1\)"),
         ({"labels": torch.tensor([0, 1])}, r"expected labels of shape \(3,\)"),
         ({"features": torch.randn(3, 4)}, r"expected features of shape \(B, 5\)"),
-        ({"labels": torch.rand(3, 7)}, "soft targets have no one target class"),
+        ({"labels": torch.rand(3, 7), "gradient": "caffe"}, "need gradient .exact. or .detached."),
         ({"labels": torch.rand(3, 6), "psi": None}, r"expected labels of shape \(3, 7\)"),
         ({"class_weight": torch.ones(3)}, r"class_weight of shape \(7,\)"),
         ({"label_smoothing": 1.5}, "label_smoothing"),

@@ -274,3 +274,31 @@ def test_blocks_with_two_threads(method):
     single = [orthogonalize(U[0, i].detach(), method) for i in range(3)]
     assert torch.allclose(R[0], torch.stack(single), atol=1e-12)
     assert grad.isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("scale", [0.0, 1e-6, 1e-2, 0.1, 0.3, 3.0, 1e5, 1e30])
+def test_blocks_of_cayley_near_the_identity_and_far(scale, dtype):
+    """Small blocks are inverted by products, larger turns by a factorization, the largest twice."""
+    U = (scale * torch.randn(2, 3, 9, 9, dtype=torch.float64)).to(dtype).requires_grad_()
+    R = orthogonalize(U, "cayley")
+    assert error(R.detach()) < (2e-6 if dtype == torch.float32 else 1e-7)
+    G = torch.randn(R.shape, dtype=dtype)
+    (grad,) = torch.autograd.grad(R, U, G)
+    for i in range(2):
+        for j in range(3):
+            u = U[i, j].detach().requires_grad_()
+            single = orthogonalize(u, "cayley")
+            (expected,) = torch.autograd.grad(single, u, G[i, j])
+            if scale < 1e10:
+                close(R[i, j].detach(), single.detach(), scale=10)
+                close(grad[i, j] * max(1.0, scale), expected * max(1.0, scale), scale=100)
+    assert grad.isfinite().all()
+
+
+def test_blocks_of_cayley_have_the_right_gradient():
+    for scale in (0.05, 2.0):
+        U = (scale * torch.randn(2, 4, 4, dtype=torch.float64)).requires_grad_()
+        V = torch.randn(2, 4, 3, dtype=torch.float64, requires_grad=True)
+        assert torch.autograd.gradcheck(lambda u, v: apply_orthogonal(u, v, "cayley"), (U, V))
+        assert torch.autograd.gradcheck(lambda u: orthogonalize(u, "cayley"), (U,))

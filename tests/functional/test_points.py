@@ -120,7 +120,37 @@ def test_command_prints_saves_and_draws(tmp_path, capsys):
     assert main([*lines, "--draw", str(html)]) == 0
     result = json.loads(capsys.readouterr().out)
     assert result["minimal_angle"] == pytest.approx(90) and result["energy"] is None
-    assert "plotly" in html.read_text(encoding="utf-8")[:20000].lower()
+    text = html.read_text(encoding="utf-8")
+    assert "<canvas" in text and html.stat().st_size < 40_000 and "smallest angle" in text
+
+
+def test_command_compares_with_the_record(tmp_path, capsys):
+    html = tmp_path / "icosahedron.html"
+    words = ["points", "12", "-s", "inf", "--restarts", "8", "--symmetry", "H3"]
+    assert main([*words, "--draw", str(html)]) == 0
+    text = capsys.readouterr().out
+    assert "63.4349488 degrees: reached, to all its digits" in text and "Sloane" in text
+    page = html.read_text(encoding="utf-8")
+    data = json.loads(page.split('id="data">')[1].split("</script>")[0])
+    assert len(data["contacts"]) == 30 and len(data["faces"]) == len(data["holes"]) == 20
+    assert data["degrees"] == [5] * 12 and data["rattlers"] == []
+    assert data["deepest"] == pytest.approx(math.radians(37.377368), abs=1e-6)
+    assert main(["points", "9", "--restarts", "1", "--seed", "3", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["behind"] == pytest.approx(result["energy"] - THOMSON[9], abs=1e-12)
+    assert main(["points", "12", "--symmetry", "E8"]) == 2
+    assert "unknown symmetry" in capsys.readouterr().err
+
+
+def test_squares_on_the_hull_are_one_face():
+    from hypersphere.reports.sphere_page import configuration
+
+    signs = torch.cartesian_prod(*[torch.tensor([-1.0, 1.0])] * 3)
+    cube = configuration(HF.normalize(signs), contacts=True)
+    assert sorted(map(len, cube["faces"])) == [4] * 6 and cube["degrees"] == [3] * 8
+    assert len(cube["contacts"]) == 12
+    flat = configuration(HF.normalize(signs[:, :2]).unique(dim=0) @ torch.eye(2, 3))
+    assert flat["faces"] == [] and flat["holes"] == []
 
 
 def test_command_tells_what_is_wrong(capsys, monkeypatch):

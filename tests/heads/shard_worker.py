@@ -34,6 +34,19 @@ HEADS = {
     "caffe": lambda: heads.ASoftmaxHead(DIM, CLASSES, m=4, gradient="caffe"),
     "arcface": lambda: heads.ArcFaceHead(DIM, CLASSES, scale=16.0, learn_scale=True),
     "sigmoid": lambda: heads.GASoftmaxHead(DIM, CLASSES, 3, "sigmoid", k=0.4, learn_k=True),
+    "subcenters": lambda: heads.ArcFaceHead(DIM, CLASSES, scale=16.0, subcenters=3),
+    "per class": lambda: heads.ArcFaceHead(DIM, CLASSES, m=torch.linspace(0, 0.8, CLASSES)),
+    "schedule": lambda: heads.AMSoftmaxHead(DIM, CLASSES, m=heads.MarginSchedule(0.1, 0.4)),
+    "adaface": lambda: heads.AdaFaceHead(DIM, CLASSES, scale=16.0, momentum=0.5),
+    "magface": lambda: heads.MagFaceHead(DIM, CLASSES, shortest=0.5, longest=3.0, scale=16.0),
+    "curricularface": lambda: heads.CurricularFaceHead(DIM, CLASSES, momentum=0.5),
+    "sphereface2": lambda: heads.SphereFace2Head(DIM, CLASSES),
+    "sphereface2 per class": lambda: heads.SphereFace2Head(
+        DIM, CLASSES, m=torch.linspace(0, 0.4, CLASSES), sample=1.0
+    ),
+    "sphereface_r v1": lambda: heads.SphereFaceRHead(DIM, CLASSES),
+    "sphereface_r v2": lambda: heads.SphereFaceRHead(DIM, CLASSES, version="v2"),
+    "sphereface_r soft": lambda: heads.SphereFaceRHead(DIM, CLASSES, scale=2.0, soft=0.1),
     "all classes drawn": lambda: heads.AMSoftmaxHead(DIM, CLASSES, sample=1.0),
 }
 OPTIONS = {
@@ -54,6 +67,10 @@ def batch(seed=0, ignored=True):
     if ignored:
         y[3] = -100
     return x, y
+
+
+def draw(seed):
+    return torch.Generator().manual_seed(seed)
 
 
 def own(tensor, rank, world):
@@ -80,7 +97,8 @@ def agree(rank, world, folder):
     x, y = batch()
     for name in HEADS:
         for option, arguments in OPTIONS.items():
-            if HEADS[name]().sample and "label_smoothing" in arguments:
+            binary = name.startswith("sphereface2")
+            if (binary or HEADS[name]().sample) and "label_smoothing" in arguments:
                 continue
             what = f"{name}, {option}"
             alone, head = build(name), heads.shard(build(name), averaged=False)
@@ -97,6 +115,20 @@ def agree(rank, world, folder):
                 gradient = parameter.grad[rows] if key in ("weight", "bias") else parameter.grad
                 near(dict(head.named_parameters())[key].grad, gradient, f"{what}, {key}")
             near(head(part), alone(own(x, rank, world)), f"{what}, scores")
+            for key, value in alone.named_buffers():
+                near(dict(head.named_buffers())[key].double(), value.double(), f"{what}, {key}")
+            near(
+                head(part, own(y, rank, world)),
+                alone(own(x, rank, world), own(y, rank, world)),
+                f"{what}, scores with labels",
+            )
+            labels, shares = torch.stack([y, y.roll(1)], 1), torch.rand(7, 2, generator=draw(5))
+            mixed = {"labels": own(labels, rank, world), "shares": own(shares, rank, world)}
+            near(
+                head.eval().loss(part, reduction="none", **mixed),
+                own(alone.eval().loss(x, labels, "none", shares=shares), rank, world),
+                f"{what}, several labels",
+            )
 
     # one loss per own sample, and DDP's way of averaging
     head, alone = heads.shard(build("a_softmax")), build("a_softmax")

@@ -143,20 +143,66 @@ def test_features_that_shrink_to_escape_the_margin(kind):
 
 
 def test_a_training_that_shrinks_its_features_is_told_to_anneal():
-    torch.manual_seed(0)
+    directions = torch.nn.functional.normalize(torch.randn(256, 16))
     y = torch.randint(10, (256,))
-    x = torch.nn.Parameter(torch.randn(256, 16))
+    length = torch.nn.Parameter(torch.tensor(4.0))  # the only thing that may move
     head = heads.ASoftmaxHead(16, 10, m=4)
-    optimizer = torch.optim.SGD([x], lr=20.0)  # only the features may move, not fast enough to turn
-    for _ in range(60):
+    optimizer = torch.optim.SGD([length], lr=0.2)
+    before = head.loss(length * directions, y).item()
+    for _ in range(100):
         optimizer.zero_grad()
-        with torch.no_grad():
-            x *= 0.9
-        head.loss(x, y).backward()
+        head.loss(length * directions, y).backward()
         optimizer.step()
+        with torch.no_grad():
+            length.clamp_min_(1e-3)
+    found = diagnose(head, length * directions, y)
+    assert found.scale < 0.5 and found.loss < before and not found.healthy, found
+    assert "annealing" in str(found) and "BatchNorm" not in str(found)
+
+
+@pytest.mark.parametrize("kind", [heads.ArcFaceHead, heads.AdaFaceHead, heads.CurricularFaceHead])
+def test_features_opposite_to_all_classes(kind):
+    common = torch.randn(16)
+    head = kind(16, 10)
+    with torch.no_grad():
+        head.weight.copy_(-common + 0.3 * torch.randn(10, 16))
+    x, y = common + 0.3 * torch.randn(200, 16), torch.randint(10, (200,))
+    for fresh in (False, True):
+        found = diagnose(head, x, y, fresh=fresh)
+        assert found.class_cosine < -0.8 and found.target_angle > 140
+        assert len(found.advice) == 1 and "opposite to all classes at once" in found.advice[0]
+        assert "MarginSchedule" in found.advice[0] and "BatchNorm" in found.advice[0]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        heads.ArcFaceHead,
+        heads.AdaFaceHead,
+        heads.MagFaceHead,
+        heads.CurricularFaceHead,
+        heads.SphereFaceRHead,
+        heads.SphereFace2Head,
+    ],
+)
+def test_every_head_is_told_healthy_and_fresh(kind):
+    x, y = clusters()
+    found = diagnose(on_classes(kind(16, 10)), 3 * x, y)
+    assert found.healthy and found.accuracy == 1, found
+    head = kind(16, 10)
+    random = diagnose(head, torch.randn(200, 16), y, fresh=True)
+    assert random.healthy, random  # nothing to be seen yet
+    later = diagnose(head, torch.randn(200, 16), y)
+    assert kind is heads.SphereFace2Head or not later.healthy, later
+
+
+def test_sub_centers_are_judged_by_the_nearest():
+    x, y = clusters()
+    head = heads.ArcFaceHead(16, 10, subcenters=2)
+    with torch.no_grad():
+        head.weight[:, 1] = torch.eye(10, 16)
     found = diagnose(head, x, y)
-    if found.scale < 1 and not found.healthy:
-        assert "annealing" in str(found) and "BatchNorm" not in str(found)
+    assert found.healthy and found.target_angle < 10, found
 
 
 @pytest.mark.parametrize(

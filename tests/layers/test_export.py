@@ -149,3 +149,96 @@ def test_synchronized_over_processes(tmp_path):
     torch.testing.assert_close(weight0, layer.weight.grad)
     torch.testing.assert_close(mean0, layer.operator.magnitude.running.mean)
     assert mean0 == mean1
+
+
+@pytest.mark.parametrize("magnitude", ["sphere", "tanh"])
+def test_activation_checkpointing_counts_a_batch_once(magnitude):
+    for reentrant in (False, True):
+        torch.manual_seed(0)
+        plain = nn.Sequential(hl.DecoupledConv2d(3, 4, 3, magnitude=magnitude), nn.ReLU())
+        held = copy.deepcopy(plain)
+        x = torch.randn(2, 3, 6, 6, requires_grad=True)
+        for _ in range(3):
+            plain(x).sum().backward()
+            torch.utils.checkpoint.checkpoint(held, x, use_reentrant=reentrant).sum().backward()
+        for (name, one), other in zip(
+            plain.state_dict().items(), held.state_dict().values(), strict=True
+        ):
+            assert torch.equal(one, other), name
+
+
+@pytest.mark.parametrize("angular", ["cosine", "sigmoid"])
+def test_threads_share_a_retained_graph(angular):
+    from concurrent.futures import ThreadPoolExecutor
+
+    layer = hl.TanhConv2d(3, 8, 3, angular=angular)
+    x = torch.randn(16, 3, 24, 24, requires_grad=True)
+    out = layer(x).square().sum()
+    wanted = [x, layer.weight]
+
+    def gradients(_):
+        return torch.autograd.grad(out, wanted, retain_graph=True)
+
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(gradients, range(12)))
+    for one in found[1:]:
+        close(one, found[0], scale=10)
+
+
+def test_a_batchnorm_is_not_folded_into_directions():
+    layer, norm = hl.SphereConv2d(3, 4, 3).eval(), nn.BatchNorm2d(4).eval()
+    with pytest.raises(TypeError, match="SphereConv2d cannot absorb a BatchNorm"):
+        torch.nn.utils.fusion.fuse_conv_bn_eval(layer, norm)
+    with pytest.raises(TypeError, match="DecoupledLinear cannot absorb a BatchNorm"):
+        torch.nn.utils.fusion.fuse_linear_bn_eval(
+            hl.DecoupledLinear(3, 4, bias=True).eval(), nn.BatchNorm1d(4).eval()
+        )
+    layer.weight = nn.Parameter(torch.randn(4, 3, 3, 3))  # a new weight is welcome
+    copy.deepcopy(layer)
+
+
+def test_a_symbolic_trace_has_a_layer_as_one_node():
+    net = nn.Sequential(
+        hl.TanhConv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), hl.DecoupledLinear(64, 5)
+    ).eval()
+    traced = torch.fx.symbolic_trace(net)
+    assert [n.target for n in traced.graph.nodes if n.op == "call_module"] == ["0", "1", "2", "3"]
+    x = torch.randn(2, 3, 6, 6)
+    close(traced(x), net(x))
+    traced.graph.lint()
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*deprecated:DeprecationWarning")
+def test_scripts_are_refused_and_traces_work():
+    net = nn.Sequential(hl.TanhConv2d(3, 4, 3, angular="linear"), nn.ReLU()).eval()
+    with pytest.raises(TypeError, match=r"torch.jit.script cannot read TanhConv2d.*torch.export"):
+        torch.jit.script(net)
+    x = torch.randn(2, 3, 6, 6)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what it converts to numbers are shapes
+        traced = torch.jit.trace(net, x)
+    close(traced(x + 1), net(x + 1))
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
+@pytest.mark.parametrize("angular", ["linear", "cosine", "sigmoid", "square_cosine"])
+@pytest.mark.parametrize("magnitude", ["sphere", "tanh", "segmented", "log"])
+def test_forward_mode_of_layers_in_training(magnitude, angular):
+    layer = hl.DecoupledConv2d(2, 3, 2, magnitude=magnitude, angular=angular).double()
+    x, v = torch.randn(2, 1, 2, 4, 4, dtype=torch.float64).unbind(0)
+    _, tangent = torch.func.jvp(layer, (x,), (v,))
+    step = 1e-6
+    with torch.no_grad():
+        change = (layer(x + step * v) - layer(x - step * v)) / (2 * step)
+    torch.testing.assert_close(tangent, change, rtol=1e-5, atol=1e-7)
+    hessian = torch.func.hessian(lambda x: layer(x).square().sum())(x)
+    assert hessian.shape == (*x.shape, *x.shape) and hessian.isfinite().all()
+
+
+@pytest.mark.parametrize("angular", ["linear", "sigmoid"])
+def test_the_meta_device_gives_shapes(angular):
+    layer = hl.TanhConv2d(3, 4, 3, angular=angular, device="meta")
+    x = torch.empty(2, 3, 8, 8, device="meta")
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert layer(x).shape == (2, 4, 6, 6)
+    assert hl.SphereLinear(3, 5, device="meta")(torch.empty(2, 3, device="meta")).shape == (2, 5)

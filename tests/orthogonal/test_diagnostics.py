@@ -20,16 +20,16 @@ TABLE = {
 @pytest.mark.parametrize("blocks", [4, 16, 64])
 @pytest.mark.parametrize("share", [True, False])
 def test_parameter_counts_are_those_of_the_tables(blocks, share):
-    layer = hs.orthogonal.rotate(nn.Conv2d(64, 4, 3), blocks=blocks, share_blocks=share)
-    report = hs.orthogonal.report(layer)
-    assert report.parameters == TABLE[blocks][0 if share else 1]
-    assert report.baseline_parameters == 4 * 576
+    def report(method):
+        layer = nn.Conv2d(64, 4, 3)
+        hs.orthogonal.rotate(layer, method, blocks=blocks, share_blocks=share)
+        return hs.orthogonal.report(layer)
 
-
-def test_memory_estimate_counts_the_same_parameters():
-    for blocks, (shared, independent) in TABLE.items():
-        assert hs.orthogonal.memory_estimate(576, blocks, True) == 20 * shared
-        assert hs.orthogonal.memory_estimate(576, blocks, False) == 20 * independent
+    d = 576 // blocks
+    assert report("gram_schmidt").parameters == TABLE[blocks][0 if share else 1]
+    # a skew matrix is what lies above its diagonal
+    assert report("cayley").parameters == (1 if share else blocks) * d * (d - 1) // 2
+    assert report("cayley").baseline_parameters == 4 * 576
 
 
 @pytest.mark.parametrize("share", [True, False])

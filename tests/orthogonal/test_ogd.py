@@ -189,16 +189,24 @@ def train(model, optimizer, steps):
 
 
 @pytest.mark.parametrize("optimizer", [torch.optim.AdamW, torch.optim.SGD])
-def test_another_optimizer_is_told(optimizer):
+def test_another_optimizer_is_stopped_at_its_first_step(optimizer):
     model = small()
-    with pytest.raises(RuntimeError, match="Only hypersphere.orthogonal.OGD keeps it so"):
-        train(model, optimizer(model.parameters(), lr=0.5), 20)
+    before = [p.detach().clone() for p in model.parameters()]
+    with pytest.raises(RuntimeError, match=f"{optimizer.__name__} would not keep R .*'cayley'"):
+        train(model, optimizer(model.parameters(), lr=1e-6), 1)
+    assert all(torch.equal(p, q) for p, q in zip(model.parameters(), before, strict=True))
+    twin = copy.deepcopy(model)
+    with pytest.raises(RuntimeError, match="would not keep R"):
+        train(twin, optimizer(twin.parameters(), lr=1e-6), 1)
+    # The rest of the model may have any optimizer.
+    rest = [p for p in model.parameters() if not getattr(p, "orthogonal", False)]
+    train(model, optimizer(rest, lr=0.1), 1)
 
 
-def test_adamw_is_told_after_its_first_step():
+def test_a_matrix_that_was_written_to_is_looked_at():
     model = small()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    train(model, optimizer, 1)
+    with torch.no_grad():
+        matrix_of(model).mul_(1.1)
     model.eval()(torch.randn(2, 8))  # evaluation shows what there is
     with pytest.raises(RuntimeError, match="is not orthogonal any more"):
         model.train()(torch.randn(2, 8))

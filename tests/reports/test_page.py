@@ -146,7 +146,7 @@ def test_comparison_highlights_what_differs(tmp_path, make_run):
     text = page.read_text()
     assert '<td>head.m</td><td class="differs">2</td><td class="differs">4</td>' in text
     assert "<td>model.name</td>" not in text  # the same in both
-    assert "one: test" in text and "two: test" in text
+    assert '"name":"one"' in text and '"name":"two"' in text  # short legends
 
 
 @pytest.mark.parametrize(
@@ -228,7 +228,8 @@ def test_watch_rewrites_while_the_run_grows_and_then_stops(run):
 
     page = reports.watch([run], every=0.02, patience=0.3, say=grow)
     assert len(said) == 3
-    assert 'http-equiv="refresh"' not in page.read_text()  # the last page is at rest
+    assert "data-every" not in page.read_text()  # the last page is at rest
+    assert '"done":true' in page.with_suffix(".news.js").read_text()
 
 
 def test_command_writes_one_page_for_several_runs(tmp_path, capsys, make_run):
@@ -248,3 +249,135 @@ def test_identification_draws_a_curve_for_each_number_of_distractors(run):
     lines = drawn["cmc-identification"].axes[0].lines
     assert [line.get_label() for line in lines] == ["10 distractors", "1,000 distractors"]
     assert list(lines[1].get_ydata()) == [0.5, 0.75]
+
+
+def test_headline_and_baseline(run):
+    rows = [
+        {"name": "inputs alone", "accuracy": 0.6, "eer": 0.4},
+        {"name": "plain network, softmax", "accuracy": 0.9, "eer": 0.1},
+        {"name": "this run", "accuracy": 0.925, "eer": 0.075},
+    ]
+    gain = {"difference": 0.025, "low": 0.01, "high": 0.04, "pairs": 6000, "folds": 10}
+    (run / "baseline.json").write_text(json.dumps({**gain, "rows": rows}))
+    result = {"accuracy": 0.925, "interval": [0.91, 0.94], "positives": 3000, "negatives": 3000}
+    result |= {"kind": "VerificationResult", "thresholds": [0.25, 0.75], "step": 9}
+    result["tar_at_far"] = [{"far": 0.01, "tar": 0.8, "threshold": 0.5}]
+    (run / "verification.json").write_text(json.dumps(result))
+    text = quick_page(run).read_text()
+    assert "<strong>92.50%</strong> of 6,000 pairs of classes never seen in training" in text
+    assert "(95 %: 91.00 to 94.00)" in text
+    assert "Against the plain network: +2.50 points (95 %: +1.00 to +4.00" in text
+    assert text.index("this run") < text.index('data-plot="features"') < text.index("curve-loss")
+    assert "verification of classes never seen in training" in text
+    assert "VerificationResult" not in text.split("<script")[0]
+    assert "80.00% at threshold 0.5000" in text
+    assert "threshold on the cosine (mean of the folds)</td><td" in text
+
+
+def test_seeds_are_pooled_and_differences_paired(tmp_path, make_run):
+    runs = []
+    for m, lift in ((2, 0.0), (4, 0.01)):
+        for seed in range(3):
+            run = make_run(tmp_path / f"m{m}-{seed}", m=m)
+            record = json.loads((run / "run.json").read_text())
+            (run / "run.json").write_text(json.dumps(record | {"seed": seed}))
+            summary = json.loads((run / "summary.json").read_text())
+            summary["last"]["accuracy"] = 0.9 + lift + 0.02 * seed + 0.001 * lift * seed
+            (run / "summary.json").write_text(json.dumps(summary))
+            runs.append(run)
+    text = reports.write_page(runs, tmp_path / "both.html", yaml.safe_load).read_text()
+    assert '<td>2</td><td class="number">3</td>' in text  # a method with three seeds
+    assert "<td>4</td><td>+0.0100</td>" in text  # paired: the seeds' own spread is gone
+    plots = json.loads(text.split('id="plots">')[1].split("</script>")[0])
+    named = [t["name"] for t in plots["curve-accuracy"]["data"] if t.get("showlegend") is not False]
+    assert named == ["2", "4"]
+    dots = [t for t in plots["dots"]["data"] if t["mode"] == "markers"]
+    assert [len(t["y"]) for t in dots] == [3, 3]
+
+
+def test_a_flat_curve_is_not_shown_from_minus_one_to_one(run):
+    with open(run / "metrics.jsonl", "a") as file:
+        for step in (1, 2, 3):
+            file.write(json.dumps({"step": step, "split": "test", "top5_error": 0.0}) + "\n")
+    text = quick_page(run).read_text()
+    plots = json.loads(text.split('id="plots">')[1].split("</script>")[0])
+    assert plots["curve-top5_error"]["layout"]["yaxis"]["range"] == [0, 0.01]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("width", "height"), SIZES)
+def test_dark_mode_has_contrast_and_keyboards_reach_everything(browser, run, width, height):
+    features = [{"name": "prefers-color-scheme", "value": "dark"}]
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+    try:
+        visit(browser, quick_page(run), width, height)
+        back = browser.execute_script("return getComputedStyle(document.body).backgroundColor")
+        assert sum(map(int, back[4:-1].split(","))) < 150
+        assert min(browser.execute_script(CONTRAST)) >= 4.5
+        # Every control can be reached and opened without a mouse.
+        reached = browser.execute_script(
+            "return [...document.querySelectorAll('summary, button')].map((n) => {"
+            "n.focus(); return document.activeElement === n; })"
+        )
+        assert len(reached) >= 3 and all(reached)
+        from selenium.webdriver.common.by import By
+        from selenium.webdriver.common.keys import Keys
+
+        summary = browser.find_element(By.CSS_SELECTOR, "details > summary")
+        summary.send_keys(Keys.ENTER)
+        assert browser.execute_script("return document.querySelector('details').open")
+    finally:
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+
+
+@pytest.mark.slow
+def test_news_arrive_in_place(browser, run):
+    from hypersphere.reports.page import arrange, write_news
+
+    page = reports.write_page(run, parse_config=yaml.safe_load, refresh=1, still_figures=False)
+    visit(browser, page)
+    zoomed = """
+        const node = document.querySelector('.plot[data-plot=curve-loss]');
+        return Plotly.relayout(node, {'xaxis.range': [1, 2]}).then(() => {
+            document.querySelector('details').open = true; node.dataset.same = 'yes'; });"""
+    browser.execute_script(zoomed)
+    with open(run / "metrics.jsonl", "a") as file:
+        file.write(json.dumps({"step": 5000, "split": "train", "loss": 0.125}) + "\n")
+    write_news(page, arrange([run], run / "figures", yaml.safe_load, False), done=True)
+    deadline = time.monotonic() + 30
+    while browser.execute_script("return document.body.dataset.news") != "1":
+        assert time.monotonic() < deadline, "the page did not look for news"
+        time.sleep(0.1)
+    time.sleep(0.5)
+    kept = browser.execute_script(
+        "const node = document.querySelector('.plot[data-plot=curve-loss]');"
+        "const open = document.querySelector('details').open;"
+        "return [node.layout.xaxis.range, node.dataset.same, open,"
+        " node.data.some((t) => t.x.includes(5000))];"
+    )
+    assert kept == [[1, 2], "yes", True, True]
+
+
+def test_page_has_neural_collapse_and_uniformity(run):
+    text = quick_page(run).read_text(encoding="utf-8")
+    assert "Geometry of the features" in text
+    assert "NC1 within-class variability" in text and "uniformity (t = 2" in text
+
+
+def test_classifier_of_the_checkpoint_gives_all_four_measures(run):
+    import torch
+
+    from hypersphere.reports.feature_geometry import geometry_tables
+    from hypersphere.reports.run_data import read_run
+    from hypersphere.training.run.checkpoint import save_weights
+
+    data = read_run(run)
+    kept = data.features.get("directions", data.features["features"])
+    place = run / "checkpoints" / "step-00000001"
+    place.mkdir(parents=True, exist_ok=True)
+    classes = int(data.features["labels"].max()) + 1
+    weight = {"head.weight": torch.randn(classes, kept.shape[1])}
+    save_weights(place / "model.safetensors", weight)
+    _, tables = geometry_tables(data)
+    rows = {row[0]: row for row in tables[1][1]}
+    assert rows["NC3 distance from duality"][2] != "-" and rows["NC4 not the nearest mean"][2]

@@ -75,16 +75,17 @@ def test_files_bases_variants_and_removal(tmp_path):
 
 
 def test_another_data_set_starts_its_options_afresh():
-    assert _config.read(None, [], defaults=train.DEFAULT).data.options == {"protocol": "open_set"}
+    start = {"data": {"name": "digits", "batch_size": 64, "options": {"protocol": "open_set"}}}
+    assert _config.read(None, [], defaults=start).data.options == {"protocol": "open_set"}
     arguments = ["--data.name", "mnist", "--data.options.verify", "true"]
-    data = _config.read(None, arguments, defaults=train.DEFAULT).data
+    data = _config.read(None, arguments, defaults=start).data
     assert data.options == {"verify": True} and data.batch_size == 64
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--data.options.unsen", "[1,2]"], "data set 'digits' has no option 'unsen'"),
+        (["--data.options.unsen", "[1,2]"], "data set 'letters' has no option 'unsen'"),
         (["--model.widths", "[-4,4,4]"], "cannot set up this run: "),
         (["--fabric.accelerator", "mps" if torch.cuda.is_available() else "cuda"], "fabric: "),
         (["--head.annealing.bas", "3"], "bas"),

@@ -5,10 +5,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from small_run import run as train_small
+from small_run import small_config
 from torch import nn
 
 from hypersphere import heads, layers, models, regularizers
-from hypersphere.training import Settings, make_optimizer, parameter_groups
+from hypersphere.training import Settings, TrainConfig, make_optimizer, parameter_groups
 from hypersphere.training.adversarial import AdversarialExamples
 from hypersphere.training.hooks import (
     Anneal,
@@ -33,6 +35,21 @@ def a_run(step=0, operator="sphere", **extra):
     )
 
 
+def test_a_head_that_cannot_learn_says_so_at_the_first_log_line(tmp_path, capsys):
+    for name, scale in (("stuck", 1.0), ("fine", 16.0)):
+        config = small_config(
+            head={"name": "s_softmax", "scale": scale},
+            train=TrainConfig(steps=8, log_every=4, test_every=8),
+        )
+        train_small(config, tmp_path / name)
+    said = capsys.readouterr().err
+    assert said.count("diagnosis at step 4: the scale 1 is too small for 10 classes") == 1
+    assert "diagnosis at step 8" not in said  # once
+    record = json.loads((tmp_path / "stuck" / "diagnosis.json").read_text())
+    assert record["step"] == 4 and record["advice"][0].startswith("the scale 1 is too small")
+    assert not (tmp_path / "fine" / "diagnosis.json").exists()
+
+
 def batch(n=8):
     return torch.rand(n, 1, 4, 4), torch.arange(n) % 3
 
@@ -44,6 +61,15 @@ def test_annealing_moves_once_per_update():
     run.model.head.annealing = heads.LambdaAnnealing(base=100.0, gamma=1.0, power=1.0, minimum=0.0)
     hook.after_update(run)
     assert hook.log(run) == {"lambda": 50.0}
+
+
+def test_margin_schedules_move_once_per_update():
+    run = a_run()
+    run.model.head = heads.ArcFaceHead(5, 3, m=heads.MarginSchedule(0.0, 0.4, steps=4))
+    hook = Anneal()
+    hook.start(run)
+    hook.after_update(run)
+    assert hook.log(run) == {"margin": pytest.approx(0.1)}
 
 
 def test_projection_every_n_updates():

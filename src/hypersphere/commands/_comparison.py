@@ -10,8 +10,9 @@ from typing import Any, Literal
 
 from hypersphere.evaluation.paired import paired_difference, verdict
 from hypersphere.evaluation.results import format_table
+from hypersphere.training.progress import is_share
 
-__all__ = ["Method", "better", "is_share", "metric_value", "printed", "result_record"]
+__all__ = ["Method", "better", "metric_value", "printed", "result_record"]
 __all__ += ["spread", "table"]
 
 
@@ -38,15 +39,6 @@ class Method:
     seconds: dict[int, float] = field(default_factory=dict)
     tuning: list[dict[str, Any]] = field(default_factory=list)
     chosen: dict[str, Any] = field(default_factory=dict)
-
-
-def is_share(metric: str) -> bool:
-    """Whether a metric is a share, which the dissertation prints in percent.
-
-    >>> [is_share(m) for m in ("validation_accuracy", "top5_error", "loss", "verification_eer")]
-    [True, True, False, True]
-    """
-    return any(word in metric for word in ("accuracy", "error", "eer"))
 
 
 def better(metric: str) -> Literal["lower", "higher"]:

@@ -14,8 +14,10 @@ if TYPE_CHECKING:
 
 FEATURES_HELP = """arrays in a --features file (.npz or .safetensors), by kind:
   verification    features_a, features_b, same [, fold]; or features, index (pairs), same [, fold]
-                  [, video: the video of each frame, whose means are compared];
+                  [, video: the video of each frame, whose means are compared]
+                  [, group: of each pair, whose errors are compared at one threshold];
                   or features, labels with --all-pairs
+  threshold       features, labels, of people who were not trained on
   identification  probes, gallery, probe_ids, gallery_ids [, distractors]; or features, labels
                   (the first of each class is the gallery); unknown probe_ids with --open-set
   classification  logits, labels; imbalance: logits, labels [, train_counts]
@@ -62,7 +64,12 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
         )
         p.add_argument("--data", metavar="NAME", help="a data set by name (default: the run's own)")
         p.add_argument("--data-root", metavar="DIR", help="folder that holds the data sets")
-        p.add_argument("--part", default="test", help="train, test or validation (default: test)")
+        p.add_argument(
+            "--part",
+            default="test",
+            help="train, test, validation; of a split by person also calibration, reserved "
+            "(default: test)",
+        )
         p.add_argument("--images", metavar="DIR", help="pictures in one folder per class")
         p.add_argument(
             "--limit", type=int, help="use so many samples, evenly spread (default: all)"
@@ -78,6 +85,7 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
 
 KINDS = {
     "verification": "same or different? accuracy, ROC, EER, TAR at FAR",
+    "threshold": "thresholds at false-accept rates, from people who were not trained on",
     "identification": "who is it? rank-k among growing distractors, or DIR at FAR (--open-set)",
     "classification": "error, per class, confusion, class means, confidence against hardness",
     "robustness": "accuracy under FGSM, BIM, PGD, DeepFool; white box, or from --source RUN",
@@ -103,6 +111,23 @@ def _verification_options(p: argparse.ArgumentParser) -> None:
     )
     p.add_argument("--all-pairs", action="store_true", help="every pair of the labeled samples")
     p.add_argument("--save", metavar="FILE", help="keep the features as .safetensors")
+
+
+def _threshold_options(p: argparse.ArgumentParser) -> None:
+    p.add_argument(
+        "--far",
+        type=float,
+        nargs="+",
+        default=[1e-1, 1e-2, 1e-3, 1e-4],
+        help="false-accept rates (default: 0.1 0.01 0.001 0.0001)",
+    )
+    p.add_argument(
+        "--gallery-size",
+        type=int,
+        default=1,
+        help="people that will be searched; 1 is verification (default: 1)",
+    )
+    p.set_defaults(part="calibration")
 
 
 def _identification_options(p: argparse.ArgumentParser) -> None:
@@ -169,6 +194,7 @@ def _fewshot_options(p: argparse.ArgumentParser) -> None:
 
 OPTIONS: dict[str, Callable[[argparse.ArgumentParser], object]] = {
     "verification": _verification_options,
+    "threshold": _threshold_options,
     "identification": _identification_options,
     "robustness": _robustness_options,
     "fewshot": _fewshot_options,

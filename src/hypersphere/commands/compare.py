@@ -56,7 +56,12 @@ Options of the configs: `hypersphere train CONFIG.yaml --help`.
 """
 
 # What two runs may differ in and still be the same run: where things are, and how many threads.
-_PLACES = {"data": ("root",), "train": ("threads", "quiet"), "run": None, "fabric": None}
+_PLACES = {
+    "data": ("root", "workers"),
+    "train": ("threads", "compile", "quiet"),
+    "run": None,
+    "fabric": None,
+}
 TUNING_SEED = 10_000  # not one of the seeds that count
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .._terminal import complain, printable
 from ._evaluation import (
@@ -81,9 +81,12 @@ def verification(options: argparse.Namespace) -> list[Result]:
             table, index = arrays["features"], pick(arrays, "index", where, ["pairs"])
             if "video" in arrays:  # one template per video, the mean of its frames
                 table = templates(table, arrays["video"])
-            return [verify(table, table, same, index=index, folds=folds, **settings)]
-        a, b = (pick(arrays, name, where) for name in ("features_a", "features_b"))
-        return [verify(a, b, same, folds=folds, **settings)]
+            a, b = table, table
+        else:
+            a, b = (pick(arrays, name, where) for name in ("features_a", "features_b"))
+            index = None
+        result = verify(a, b, same, index=index, folds=folds, **settings)
+        return [result, *_by_group(a, b, index, same, arrays.get("group"), result)]
     run = open_run(options)
     flips = options.protocol != "plain"
     if options.pairs:
@@ -103,6 +106,34 @@ def verification(options: argparse.Namespace) -> list[Result]:
         kept = {"features": features, "index": index, "same": same.to(torch.uint8), "fold": fold}
         save_tensors(options.save, kept)
     return [verify(features, features, same, index=index, folds=fold, **settings)]
+
+
+def _by_group(
+    a: Tensor, b: Tensor, index: Tensor | None, same: Tensor, group: Tensor | None, result: Any
+) -> list[Result]:
+    """Errors of each group of pairs, at the strictest false-accept rate that could be measured."""
+    from ..evaluation import error_by_group, fit_threshold
+    from ..evaluation.recognition.pair_scores import PairScorer
+    from ..evaluation.recognition.protocols import get_protocol
+
+    if group is None:
+        return []
+    rule = get_protocol(result.protocol)
+    # Scores without centering: a threshold of one fold does not fit those of another.
+    scores = PairScorer(a, b, index, rule.flips).scores()
+    rates = [point.far for point in result.tar_at_far if not point.refused]
+    impostors = scores[same == 0]
+    return [error_by_group(scores, same, group, fit_threshold(impostors, min(rates, default=0.5)))]
+
+
+def threshold(options: argparse.Namespace) -> list[Result]:
+    from ..evaluation import fit_thresholds
+
+    features, labels, _ = features_and_labels(options)
+    found = fit_thresholds(features, labels, options.far, options.gallery_size)
+    if not found.thresholds:
+        raise ValueError(next(iter(found.refused.values())))
+    return [found]
 
 
 def identification(options: argparse.Namespace) -> list[Result]:
@@ -300,6 +331,7 @@ def generative(options: argparse.Namespace) -> list[Result]:
 
 COMMANDS: dict[str, Callable[[argparse.Namespace], list[Result]]] = {
     "verification": verification,
+    "threshold": threshold,
     "identification": identification,
     "classification": classification,
     "robustness": robustness,

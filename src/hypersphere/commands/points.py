@@ -36,7 +36,13 @@ def main(argv: list[str]) -> int:
             parser.error(f"there is no folder {path.parent} for {path.name}")
     try:
         points = HF.minimize_energy(
-            options.n, options.dim, options.s, options.half_space, options.restarts, options.seed
+            options.n,
+            options.dim,
+            options.s,
+            options.half_space,
+            options.restarts,
+            options.seed,
+            options.symmetry,
         )
         result = describe(points, options.s, options.half_space)
     except ValueError as error:
@@ -48,7 +54,7 @@ def main(argv: list[str]) -> int:
     if options.out is not None:
         save(points, options.out)
     if options.draw is not None:
-        draw(points, options.draw, options.half_space)
+        draw(points, options.draw, options.half_space, options.s)
     return 0
 
 
@@ -67,6 +73,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--restarts", type=int, help="random starts (default: chosen by n)")
     parser.add_argument("--seed", type=int, default=0, help="of the random starts (default: 0)")
+    parser.add_argument(
+        "--symmetry",
+        help="starts from orbits of a group: any, or one such as H3+, B3, D5, E8, C5 (default: "
+        "random starts)",
+    )
     parser.add_argument("--out", type=Path, help="write the points: .csv, .npy or .pt")
     parser.add_argument(
         "--draw", type=Path, help="draw the sphere: .png, .svg, .pdf, or .html to turn"
@@ -91,10 +102,18 @@ def describe(points: Tensor, s: float, half_space: bool = False) -> dict[str, An
     )
     angle = math.degrees(float(HF.separation_distance(everything))) if several else None
     radius = math.degrees(float(HF.covering_radius(everything)))
+    known = None if half_space else HF.best_known(len(points), points.shape[1], s)
+    ours = energy if finite else angle
+    behind = None
+    if known is not None and ours is not None:
+        # How far behind the record, in its unit: positive is worse
+        behind = ours - known.value if finite else known.value - ours
     return {
         "n": len(points),
         "dim": points.shape[1], "s": s if math.isfinite(s) else "inf", "half_space": half_space,
         "energy": energy, "minimal_angle": angle, "covering_radius": radius,
+        "record": known and known.value, "behind": behind, "precision": known and known.precision,
+        "source": known and known.source,
     }  # fmt: skip
 
 
@@ -107,7 +126,21 @@ def _table(result: dict[str, Any]) -> str:
     if result["minimal_angle"] is not None:
         lines.append(f"  minimal angle             {result['minimal_angle']:.6f} degrees")
     lines.append(f"  covering radius           {result['covering_radius']:.6f} degrees")
+    if result["record"] is not None:
+        lines.append(f"  best published value      {_compared(result)}")
+        lines.append(f"                            {result['source']}")
     return "\n".join(lines)
+
+
+def _compared(result: dict[str, Any]) -> str:
+    """The record and how close it is."""
+    value, behind, precision = result["record"], result["behind"], result["precision"]
+    unit = " degrees" if result["energy"] is None else ""
+    digits = 9 if result["energy"] is not None else 7
+    if abs(behind) <= 1.01 * precision + 1e-9:
+        return f"{value:.{digits}f}{unit}: reached, to all its digits"
+    word = "short of it by" if behind > 0 else "beaten by"
+    return f"{value:.{digits}f}{unit}: {word} {abs(behind):.2e}"
 
 
 def _text_sphere(points: Tensor, rows: int = 17) -> str:
@@ -141,7 +174,7 @@ def save(points: Tensor, path: Path) -> None:
         torch.save(points, path)
 
 
-def draw(points: Tensor, path: Path, half_space: bool = False) -> None:
+def draw(points: Tensor, path: Path, half_space: bool = False, s: float = 1.0) -> None:
     """The points on their sphere (dim 3) or circle (dim 2); .html is a sphere one can turn."""
     flat = (
         torch.cat([points, torch.zeros(len(points), 1, dtype=points.dtype)], 1)
@@ -149,9 +182,29 @@ def draw(points: Tensor, path: Path, half_space: bool = False) -> None:
         else points
     )
     if path.suffix == ".html":
-        _draw_plotly(flat, path, half_space)
+        _draw_page(points, flat, path, half_space, s)
     else:
         _draw_matplotlib(flat, path, half_space)
+
+
+def _draw_page(points: Tensor, flat: Tensor, path: Path, half_space: bool, s: float) -> None:
+    from ..reports.sphere_page import write_sphere
+
+    result = describe(points, s, half_space)
+    facts = []
+    if result["energy"] is not None:
+        facts.append(("energy", f"{result['energy']:.9f}"))
+    if result["minimal_angle"] is not None:
+        facts.append(("smallest angle", f"{result['minimal_angle']:.7f} degrees"))
+    facts.append(("covering radius", f"{result['covering_radius']:.5f} degrees"))
+    if result["record"] is not None:
+        facts += [("best published", _compared(result)), ("source", result["source"])]
+    names = {0.0: "Whyte", 1.0: "Thomson", math.inf: "Tammes"}
+    what = names.get(s, f"Riesz energy, s = {s:g}")
+    kind = "lines" if half_space else "points"
+    title = f"{len(points)} {kind} in R^{points.shape[1]}: {what}"
+    everything = torch.cat([flat, -flat]) if half_space else flat
+    write_sphere(path, title, facts, everything, s == math.inf, half_space)
 
 
 def _nearest_edges(points: Tensor) -> list[tuple[int, int]]:
@@ -183,33 +236,3 @@ def _draw_matplotlib(points: Tensor, path: Path, half_space: bool) -> None:
     axes.set_axis_off()
     figure.savefig(path, dpi=120, bbox_inches="tight")
     pyplot.close(figure)
-
-
-def _draw_plotly(points: Tensor, path: Path, half_space: bool) -> None:
-    graph = require("plotly.graph_objects", extra="report")
-    turn = torch.linspace(0, 2 * math.pi, 61, dtype=torch.float64)
-    height = torch.linspace(0, math.pi, 31, dtype=torch.float64)
-    surface = graph.Surface(
-        x=torch.outer(turn.cos(), height.sin()).numpy(),
-        y=torch.outer(turn.sin(), height.sin()).numpy(),
-        z=torch.outer(torch.ones_like(turn), height.cos()).numpy(),
-        opacity=0.3, showscale=False, colorscale=[[0, "#dddddd"], [1, "#dddddd"]], hoverinfo="skip",
-    )  # fmt: skip
-    shown = [(points, "points", "#d62728")] + (
-        [(-points, "mirrored", "#f5a9c1")] if half_space else []
-    )
-    dots = [
-        graph.Scatter3d(
-            x=p[:, 0].numpy(),
-            y=p[:, 1].numpy(),
-            z=p[:, 2].numpy(),
-            mode="markers",
-            name=name,
-            marker={"size": 6, "color": color},
-        )
-        for p, name, color in shown
-    ]
-    figure = graph.Figure([surface, *dots])
-    hidden = {f"{axis}axis_visible": False for axis in "xyz"}
-    figure.update_layout(scene={"aspectmode": "data", **hidden}, margin=dict.fromkeys("lrtb", 0))
-    figure.write_html(path, include_plotlyjs=True)

@@ -187,7 +187,12 @@ def _comparable(config: Any) -> dict[str, Any]:
     settings = without_places(config.to_dict())
     for section in ("fabric", "run", "dissertation"):
         del settings[section]
-    del settings["data"]["root"], settings["train"]["quiet"], settings["train"]["threads"]
+    for section, keys in {
+        "data": ("root", "workers"),
+        "train": ("quiet", "threads", "compile"),
+    }.items():
+        for key in keys:
+            del settings[section][key]
     return settings
 
 

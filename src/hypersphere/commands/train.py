@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import shlex
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hypersphere._terminal import complain
+from hypersphere._terminal import complain, hanging
 from hypersphere.commands import _config
 from hypersphere.commands._help import help_text
 from hypersphere.commands.plugins import take_plugins
 from hypersphere.training.own_parts import plugins_of
+from hypersphere.training.progress import is_share
 
 USAGE = """usage: hypersphere train [CONFIG.yaml[:VARIANT,...]] [--section.key value ...]
 
-Without a config: the embedded digits, a small SphereNet with an annealed
-A-Softmax head and MHE; then verification of digits it has never seen. Under a
-minute on two cores.
+Without a config: letters of three alphabets, drawn with matplotlib's fonts, and
+a small network with an annealed A-Softmax head; then verification of letters of
+two alphabets that it has never seen, beside the same network with a softmax
+head and beside the bare pixels. About a minute on two cores.
 
   --variant NAME     a variant of the config, e.g. cpu; as CONFIG.yaml:NAME
   --resume [FOLDER]  continue the newest run of this config, or the run in
@@ -26,7 +30,11 @@ minute on two cores.
                      change, the rest stays
   --plugin MODULE    import parts of your own from a module or a .py file; may
                      be repeated
+  --baseline [true]  train the plain network too, and print both side by side;
+                     on without a config, --baseline false skips it
   --print_config     show the resolved config and stop
+  --print_schema     show the JSON schema of configs, with which editors
+                     complete them, and stop
   --help [TOPIC]     this, and every option of the parts that the config names;
                      TOPIC is a section (optimizer), an option (train.steps) or
                      a part (head.arcface)
@@ -37,27 +45,20 @@ several processes: --fabric.devices 2, or
                    torchrun --nproc-per-node 2 -m hypersphere train ...
 """
 
-# The example of the README: small enough for a minute, yet every part of the library is in it.
+# The example of the README: about a minute on two cores, the plain network included.
 DEFAULT: dict[str, Any] = {
-    "data": {"name": "digits", "batch_size": 64, "options": {"protocol": "open_set"}},
-    "model": {
-        "name": "cnn3",
-        "widths": [32, 64, 64],
-        "depths": [1, 1, 1],
-        "features": 64,
-        "operator": "sphere",
-        "angular": "cosine",
-    },
+    "data": {"name": "letters", "batch_size": 128},
+    "model": {"name": "cnn3", "widths": [16, 32, 64], "depths": [1, 1, 1], "features": 64},
     "head": {
         "name": "a_softmax",
         "m": 4,
         "annealing": {"base": 100.0, "gamma": 0.05, "power": 1.0, "minimum": 2.0},
     },
-    "regularizers": {"mhe": {"hidden": 1.0, "output": 1.0, "s": 2.0, "half_space": True}},
-    "hooks": {"monitor": {"every": 50}},
     "optimizer": {"name": "sgd", "lr": 0.05, "momentum": 0.9, "weight_decay": 5e-4},
     "schedule": {"name": "cosine"},
+    "hooks": {"monitor": {"every": 50}},
     "train": {"steps": 600, "log_every": 20},
+    "run": {"baseline": True},
 }
 
 
@@ -79,10 +80,18 @@ def _run(arguments: list[str]) -> int:
     arguments = ["--help" if a == "-h" else a for a in take_plugins(arguments)]
     wants_config = "--print_config" in arguments
     arguments = [a for a in arguments if a != "--print_config"]
+    if "--print_schema" in arguments:
+        from hypersphere.commands._schema import config_schema
+
+        print(json.dumps(config_schema(), indent=1))
+        return 0
     spec = arguments.pop(0) if arguments and not arguments[0].startswith("-") else None
     resume, arguments = _take(arguments, "--resume", optional=True)
     variant, arguments = _take(arguments, "--variant")
     topic, arguments = _take(arguments, "--help", optional=True)
+    baseline, arguments = _take(arguments, "--baseline", optional=True)
+    if baseline is not None:
+        arguments += ["--run.baseline", str(baseline).lower()]
     if isinstance(resume, str):
         _config.require_plugins(Path(resume))
         spec = spec or str(Path(resume) / "config.yaml")
@@ -141,9 +150,11 @@ def _agreed(choose: Any, base: Path) -> Path:
 
 def train_and_tell(config: Any, folder: Path, resume: bool, text: str) -> int:
     """Train, then say what came out and where it is."""
+    from hypersphere.training.baseline import FOLDER, gain_over, plain_twin
     from hypersphere.training.distributed import make_fabric
     from hypersphere.training.job import train
     from hypersphere.training.processes import end_processes
+    from hypersphere.training.run.folder import RunFolder
 
     try:
         fabric = make_fabric(**vars(config.fabric))
@@ -152,7 +163,18 @@ def train_and_tell(config: Any, folder: Path, resume: bool, text: str) -> int:
     if fabric.world_size > 1:
         folder = Path(fabric.broadcast(str(folder)))
     began = time.perf_counter()
+    loud = fabric.is_global_zero and not config.train.quiet
+    if loud:  # the first words, before what takes seconds
+        print(f"loading {config.data.name} ...", file=sys.stderr, flush=True)
     outcome = train(config, folder, resume, text, fabric)
+    twin = None
+    if config.run.baseline and outcome.interrupted is None and outcome.verification is not None:
+        if loud:
+            print("the plain network, for comparison:", file=sys.stderr, flush=True)
+        plain = plain_twin(config)
+        beside = outcome.folder / FOLDER
+        twin = train(plain, beside, (beside / "run.json").exists(), _config.dump(plain), fabric)
+        outcome.interrupted = twin.interrupted
     if fabric.world_size > 1:
         end_processes()
     if not fabric.is_global_zero:
@@ -162,15 +184,17 @@ def train_and_tell(config: Any, folder: Path, resume: bool, text: str) -> int:
         command = ["hypersphere", "train", "--resume", str(outcome.folder), *plugins]
         print(f"stopped; continue with: {shlex.join(command)}")
         return 128 + outcome.interrupted
-    print(_results(outcome, time.perf_counter() - began))
+    gain = None
+    if twin is not None:
+        gain = gain_over(config, outcome.verification, twin.verification)
+        RunFolder(outcome.folder).json("baseline.json", gain.record())
+    print(_results(outcome, gain, time.perf_counter() - began))
     if config.run.report:
         print(_report(outcome.folder))
     return 0
 
 
-def _results(outcome: Any, seconds: float) -> str:
-    from hypersphere.commands._comparison import is_share
-
+def _results(outcome: Any, gain: Any, seconds: float) -> str:
     lines = []
     for name, record in (("last", outcome.last), ("best", outcome.best)):
         values = "  ".join(
@@ -182,7 +206,9 @@ def _results(outcome: Any, seconds: float) -> str:
     if outcome.verification is not None:
         step = outcome.last.get("step", 0)
         lines += ["", f"verification of classes never trained (last weights, step {step}):"]
-        lines.append(str(outcome.verification))
+        lines += [str(outcome.verification)]
+    if gain is not None:
+        lines += ["", str(gain), "", hanging("", gain.sentence())]
     lines += ["", f"{seconds:.1f} s; everything is in {outcome.folder}"]
     return "\n".join(lines)
 
@@ -191,7 +217,7 @@ def _report(folder: Path) -> str:
     try:
         from hypersphere.reports import write_page
     except ImportError:
-        return "no report page: it needs `pip install 'hypersphere[report]'`"
+        return "no report page: it needs `pip install 'torch-hypersphere[report]'`"
     try:
         return f"report: {write_page(folder)}"
     except ModuleNotFoundError as error:

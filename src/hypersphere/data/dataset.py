@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -207,6 +207,9 @@ class Split:
         validation: what settings are chosen on, where the publisher gives such a part.
         pairs: verification pairs with the samples they point into (open set: of classes that
             `train` does not have).
+        reserved: samples of classes that are in none of the other parts, for the final judgment.
+        notes: what the reader decided, for the record of a run: "people" (who is used for what),
+            "unreadable" (files that were left out).
         name: the name of the data set.
     """
 
@@ -214,10 +217,12 @@ class Split:
     test: Dataset
     validation: Dataset | None = None
     pairs: Pairs | None = None
+    reserved: Dataset | None = None
+    notes: dict[str, Any] = field(default_factory=dict, compare=False)
     name: str = field(default="", compare=False)
 
     def __repr__(self) -> str:
-        others = {p: getattr(self, p) for p in ("test", "validation", "pairs")}
+        others = {p: getattr(self, p) for p in ("test", "validation", "pairs", "reserved")}
         counts = [f"{p} {len(value):,}" for p, value in others.items() if value is not None]
         name = f"{self.name}: " if self.name else ""
         return f"Split({name}train {self.train!r}, {', '.join(counts)})"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,14 +17,16 @@ from torch import Tensor
 from .._optional import require
 from .._reading import check_regular
 from .dataset import ArrayDataset, Dataset
-from .errors import damaged, missing
+from .errors import DamagedData, damaged, missing
+from .unreadable import UnreadablePictures
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
+ORIENTATION = 0x0112  # the EXIF entry
 Size = int | tuple[int, int] | None
 
 
 def read_image(path: Path | str, size: Size = None, mode: str | None = None) -> np.ndarray:
-    """One picture.
+    """One picture, upright as its EXIF orientation says.
 
     Args:
         path: the file.
@@ -41,22 +45,48 @@ def read_image(path: Path | str, size: Size = None, mode: str | None = None) -> 
     try:
         check_regular(path)
         with Image.open(path) as picture:
-            if picture.mode[0] in "IF":  # 16 or 32 bits: converting would cut the values off
-                raise ValueError(f"{picture.mode} pixels, not 8 bits per channel")
-            if mode is None:
-                mode = "L" if picture.mode in ("1", "L") else "RGB"
-            if picture.mode != mode:
-                picture = picture.convert(mode)
-            if size is not None:
-                height, width = (size, size) if isinstance(size, int) else size
-                picture = picture.resize((width, height), Image.Resampling.BILINEAR)
-            array = np.asarray(picture)
+            return to_pixels(picture, size, mode)
     except FileNotFoundError:
         raise missing("the picture", Path(path), "the set it belongs to") from None
     # What Pillow raises for broken files, and for pictures that claim to be huge.
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise damaged(Path(path), "a picture", str(error), "the set it belongs to") from None
+
+
+def to_pixels(picture: Any, size: Size = None, mode: str | None = None) -> np.ndarray:
+    """The pixels of an open picture, upright as its EXIF orientation says.
+
+    Args:
+        picture: of Pillow.
+        size: (height, width) or the side of a square, bilinear. Default: as it is.
+        mode: "L" or "RGB". Default: gray pictures stay gray, all others become RGB.
+
+    Returns:
+        (C, H, W) uint8.
+    """
+    Image = require("PIL.Image", extra="data")
+    if picture.mode[0] in "IF":  # 16 or 32 bits: converting would cut the values off
+        raise ValueError(f"{picture.mode} pixels, not 8 bits per channel")
+    picture = _upright(picture)
+    if mode is None:
+        mode = "L" if picture.mode in ("1", "L") else "RGB"
+    if picture.mode != mode:
+        picture = picture.convert(mode)
+    if size is not None:
+        height, width = (size, size) if isinstance(size, int) else size
+        picture = picture.resize((width, height), Image.Resampling.BILINEAR)
+    array = np.asarray(picture)
     return array[None] if array.ndim == 2 else array.transpose(2, 0, 1)
+
+
+def _upright(picture: Any) -> Any:
+    """Turned and mirrored as its EXIF says: cameras store pictures as the sensor lies."""
+    try:
+        if picture.getexif().get(ORIENTATION, 1) == 1:
+            return picture
+        return require("PIL.ImageOps", extra="data").exif_transpose(picture)
+    except (KeyError, TypeError, struct.error):  # EXIF that is damaged; the pixels may be whole
+        return picture
 
 
 def read_images(paths: Sequence[str], size: Size = None, mode: str | None = None) -> Tensor:
@@ -71,29 +101,104 @@ def read_images(paths: Sequence[str], size: Size = None, mode: str | None = None
     Returns:
         (N, C, H, W) uint8.
     """
+    images, _ = _decode(paths, size, mode, None)
+    return images
+
+
+def read_readable(
+    paths: Sequence[str], size: Size, mode: str | None, unreadable: UnreadablePictures
+) -> tuple[Tensor, list[int]]:
+    """Many pictures without those that cannot be read.
+
+    Args:
+        paths: the files.
+        size: as for `read_images`.
+        mode: as for `read_images`.
+        unreadable: receives the others.
+
+    Returns:
+        (N, C, H, W) uint8, and the places in `paths` they come from.
+    """
+    unreadable.total += len(paths)
+    return _decode(paths, size, mode, unreadable)
+
+
+def _decode(
+    paths: Sequence[str], size: Size, mode: str | None, unreadable: UnreadablePictures | None
+) -> tuple[Tensor, list[int]]:
     if not paths:
         raise ValueError("no pictures to read")
-    first = read_image(paths[0], size, mode)
+
+    def read(path: str) -> np.ndarray | None:
+        try:
+            return read_image(path, size, mode)
+        except DamagedData as error:
+            if unreadable is None:
+                raise
+            unreadable.add(path, str(error).removeprefix(f"{path} is damaged: "))
+            return None
+
+    found = ((i, read(path)) for i, path in enumerate(paths))
+    start, first = next(((i, p) for i, p in found if p is not None), (0, None))
+    if first is None:
+        raise DamagedData(f"none of {len(paths)} pictures can be read, such as {paths[0]}")
     if mode is None:
         mode = "L" if len(first) == 1 else "RGB"
-    images = np.empty((len(paths), *first.shape), np.uint8)
+    shape = first.shape
+    images = np.empty((len(paths), *shape), np.uint8)
+    whole = np.ones(len(paths), bool)
+    whole[:start] = False
 
     def fill(part: range) -> None:
         for i in part:
-            picture = read_image(paths[i], size, mode)
-            if picture.shape != first.shape:
+            picture = read(paths[i])
+            if picture is None:
+                whole[i] = False
+                continue
+            if picture.shape != shape:
                 raise ValueError(
-                    f"{paths[i]} is {picture.shape[1]}x{picture.shape[2]}, {paths[0]} is "
-                    f"{first.shape[1]}x{first.shape[2]}: give size=(H, W) to bring all to one size"
+                    f"{paths[i]} is {picture.shape[1]}x{picture.shape[2]}, {paths[start]} is "
+                    f"{shape[1]}x{shape[2]}: give size=(H, W) to bring all to one size "
+                    f"(on the command line --data.options.size '[H, W]')"
                 )
             images[i] = picture
 
     # Whole slices per task: a task per picture would cost as much as decoding a small one.
-    parts = [range(i, min(i + 64, len(paths))) for i in range(0, len(paths), 64)]
+    parts = [range(i, min(i + 64, len(paths))) for i in range(start, len(paths), 64)]
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
         for _ in pool.map(fill, parts):
             pass
-    return torch.from_numpy(images)
+    if whole.all():
+        return torch.from_numpy(images), list(range(len(paths)))
+    kept = whole.nonzero()[0]
+    return torch.from_numpy(images[kept]), kept.tolist()
+
+
+def check_headers(paths: Sequence[str], unreadable: UnreadablePictures) -> list[int]:
+    """Open every picture without decoding it, for sets that are decoded on demand.
+
+    Args:
+        paths: the files.
+        unreadable: receives those whose beginning is no picture.
+
+    Returns:
+        The places of the others in `paths`.
+    """
+    Image = require("PIL.Image", extra="data")
+
+    def opens(path: str) -> bool:
+        try:
+            check_regular(path)
+            with Image.open(path):
+                return True
+        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+            unreadable.add(path, str(error))
+            return False
+
+    unreadable.total += len(paths)
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        good = list(pool.map(opens, paths, chunksize=256))
+    return [i for i, fine in enumerate(good) if fine]
 
 
 @dataclass(frozen=True)
@@ -187,14 +292,21 @@ def make_dataset(
     size: Size,
     mode: str | None,
     lazy: bool,
+    unreadable: UnreadablePictures | None = None,
 ) -> Dataset:
-    """The pictures in memory, or (`lazy`) in their files."""
+    """The pictures in memory, or (`lazy`) in their files; `unreadable` ones are left out."""
     numbers = torch.tensor(labels, dtype=torch.int64)
     if lazy:
+        if unreadable is not None:
+            kept = check_headers(paths, unreadable)
+            paths, numbers = [paths[i] for i in kept], numbers[kept]
         if mode is None:
             mode = "L" if len(read_image(paths[0])) == 1 else "RGB"
         return ImageFiles(paths, numbers, classes, size, mode)
-    return ArrayDataset(read_images(paths, size, mode), numbers, classes)
+    if unreadable is None:
+        return ArrayDataset(read_images(paths, size, mode), numbers, classes)
+    images, kept = read_readable(paths, size, mode, unreadable)
+    return ArrayDataset(images, numbers[kept], classes)
 
 
 def list_pictures(folder: Path | str) -> list[str]:

@@ -1,10 +1,12 @@
-"""Image folders: one folder per class, with or without a folder per part above them."""
+"""Image folders: one folder per class (or person), with or without a folder per part above them."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import torch
 
@@ -12,8 +14,10 @@ from ..registry import register
 from .dataset import ArrayDataset, Dataset, Split
 from .errors import MissingData, missing
 from .image_files import EXTENSIONS, ImageFiles, Size, list_pictures, make_dataset
+from .open_set_folder import Read, open_set_folder
 from .sources import SOURCES
 from .splits import choose_test
+from .unreadable import UnreadablePictures
 
 PARTS = {"train": ("train",), "validation": ("val", "validation"), "test": ("test",)}
 
@@ -29,15 +33,24 @@ def load_folder(
     seed: int = 0,
     lazy: bool = False,
     largest: int | None = None,
+    unreadable: float = 0.05,
+    protocol: Literal["closed_set", "open_set"] = "closed_set",
+    people: str | None = None,
+    unseen: float = 0.4,
+    min_images: int = 2,
 ) -> Split:
     """Pictures in folders, one per class.
 
     Layout 1: {train, val, test}/CLASS/*.jpg. Where only one of val and test is there, it is the
     test part. Layout 2: CLASS/*.jpg, of which a share of every class is drawn for testing.
 
+    With the protocol "open_set" (layout 2) the split is by person: some are trained on, others are
+    for verification pairs and thresholds (`pairs`), and others for the final judgment alone
+    (`reserved`); see `divide_people`.
+
     Args:
-        root: the data folder.
-        path: the folder of the pictures, below `root`.
+        root: the folder of the pictures, or one above it.
+        path: the folder of the pictures, below `root`. Default: `root` itself.
         size: bring the pictures to (height, width), or a square of this side, bilinear. Default: as
             in the files.
         mode: "L" (gray) or "RGB". Default: gray pictures stay gray, all others become RGB.
@@ -48,41 +61,82 @@ def load_folder(
         lazy: leave the pictures in their files (`ImageFiles`).
         largest: only this many classes, those with most pictures (in the training part, where there
             is one), as Fig. 2.10 takes six people.
+        unreadable: share of the pictures that may be unreadable; they are listed in a warning and
+            left out. More than that is an error.
+        protocol: "closed_set" or "open_set".
+        people: with "open_set", a JSON file that says who is used for what. Where it is missing the
+            people are drawn and the file is written; a run keeps them in split.json.
+        unseen: with "open_set", share of the people who are not trained on.
+        min_images: with "open_set", pictures that a person needs to be trained on.
 
     Returns:
-        Training and test part, and a validation part where there are val and test.
+        Training and test part, and a validation part where there are val and test; pairs and
+        reserved people with the protocol "open_set".
     """
     if largest is not None and largest < 1:
         raise ValueError(f"largest is a number of classes, 1 or more; got {largest}")
-    base = root / path
+    if protocol not in ("closed_set", "open_set"):
+        raise ValueError(f"protocol is 'closed_set' or 'open_set'; got {protocol!r}")
+    base = root / Path(path).expanduser()
     if not base.is_dir():
-        raise missing("the image folder", base, SOURCES["folder"].where)
+        raise missing("the image folder", [base.absolute()], SOURCES["folder"].where)
+    skipped = UnreadablePictures(unreadable)
+
+    def read(paths: Sequence[str], labels: Sequence[int], classes: Sequence[str]) -> Dataset:
+        return make_dataset(paths, labels, classes, size, mode, lazy, skipped)
+
     parts = {
         part: next((base / name for name in names if (base / name).is_dir()), None)
         for part, names in PARTS.items()
     }
     if parts["train"] is None:
-        paths, labels, classes = list_classes(base, exclude, largest)
-        chosen = choose_test(torch.tensor(labels), test_fraction, seed).tolist()
-        halves: list[Dataset] = []
-        for wanted in (False, True):
-            index = [i for i, is_test in enumerate(chosen) if is_test == wanted]
-            halves.append(
-                make_dataset(
-                    [paths[i] for i in index], [labels[i] for i in index], classes, size, mode, lazy
-                )
-            )
-        return Split(train=halves[0], test=halves[1])
+        listed = list_classes(base, exclude, largest)
+        if protocol == "open_set":
+            split = open_set_folder(listed, read, people, unseen, min_images, test_fraction, seed)
+        else:
+            split = _closed_set(listed, read, test_fraction, seed)
+        return _noted(split, skipped)
+    if protocol == "open_set":
+        raise ValueError(
+            f"{base} is divided into parts already (train/CLASS/*.jpg); the protocol 'open_set' "
+            "divides people itself: give the folder that holds a folder per person"
+        )
     if parts["test"] is None:
         parts["test"], parts["validation"] = parts["validation"], None
     if parts["test"] is None:
         raise missing("the test part", [base / "val", base / "test"], SOURCES["folder"].where)
     paths, labels, classes = list_classes(parts["train"], exclude, largest)
-    train = make_dataset(paths, labels, classes, size, mode, lazy)
-    options = (train, exclude, size, mode, lazy, largest is not None)
+    train = read(paths, labels, classes)
+    options = (train, exclude, size, mode, lazy, largest is not None, skipped)
     test = _other_part(parts["test"], *options)
     validation = parts["validation"]
-    return Split(train, test, None if validation is None else _other_part(validation, *options))
+    other = None if validation is None else _other_part(validation, *options)
+    return _noted(Split(train, test, other), skipped)
+
+
+def _noted(split: Split, skipped: UnreadablePictures) -> Split:
+    """The split, after a warning of what was left out."""
+    skipped.report()
+    notes = {"unreadable": skipped.paths} if skipped.paths else {}
+    return replace(split, notes=split.notes | notes)
+
+
+def _closed_set(
+    listed: tuple[list[str], list[int], list[str]], read: Read, test_fraction: float, seed: int
+) -> Split:
+    """A share of every class for testing."""
+    paths, labels, classes = listed
+    chosen = choose_test(torch.tensor(labels), test_fraction, seed).tolist()
+    halves = []
+    for wanted in (False, True):
+        index = [i for i, is_test in enumerate(chosen) if is_test == wanted]
+        if not index:
+            raise ValueError(
+                f"every class of {Path(paths[0]).parent.parent} has a single picture, so that none "
+                "is left for testing: give more pictures, or the protocol 'open_set'"
+            )
+        halves.append(read([paths[i] for i in index], [labels[i] for i in index], classes))
+    return Split(train=halves[0], test=halves[1])
 
 
 def list_classes(
@@ -120,7 +174,8 @@ def _other_part(
     size: Size,
     mode: str | None,
     lazy: bool,
-    chosen: bool = False,
+    chosen: bool,
+    unreadable: UnreadablePictures,
 ) -> Dataset:
     """A part with the classes, and so the numbers, of the training part; where those were `chosen`
     among others, the others are left out.
@@ -142,6 +197,5 @@ def _other_part(
             mode = train.mode
         elif isinstance(train, ArrayDataset):
             mode = "L" if train.shape[0] == 1 else "RGB"
-    return make_dataset(
-        [p for p, _ in known], [k for _, k in known], list(train.classes), size, mode, lazy
-    )
+    pictures, numbers = [p for p, _ in known], [k for _, k in known]
+    return make_dataset(pictures, numbers, list(train.classes), size, mode, lazy, unreadable)

@@ -8,6 +8,7 @@ people.
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
@@ -91,15 +92,34 @@ def load_letters(
         A :class:`Split` of (1, size, size) uint8 pictures. ``pairs`` point into pictures of
         Armenian and Georgian letters.
     """
-    faces = _faces(size)
     change = (rotation, scaling, shift)
+    train, test, unseen = _drawn(size, copies, test_copies, change, share_lookalikes, seed)
+    return Split(train, test, pairs=draw_pairs(unseen, folds, per_fold, seed))
+
+
+@functools.lru_cache(maxsize=1)  # a run, its baseline and its report see the same pictures
+def _drawn(
+    size: int,
+    copies: int,
+    test_copies: int,
+    change: tuple[float, float, float],
+    share_lookalikes: bool,
+    seed: int,
+) -> tuple[ArrayDataset, ArrayDataset, ArrayDataset]:
+    """Pictures to learn, to test, and of letters never seen."""
+    faces = _faces(size)
     seen = letters(SEEN)
     groups = _groups(seen, faces) if share_lookalikes else [[letter] for letter in seen]
-    train = _render(groups, faces, size, copies, change, generator(seed, "letters", "train"))
-    test = _render(groups, faces, size, test_copies, change, generator(seed, "letters", "test"))
     others = [[letter] for letter in letters(UNSEEN)]
-    unseen = _render(others, faces, size, test_copies, change, generator(seed, "letters", "unseen"))
-    return Split(train, test, pairs=draw_pairs(unseen, folds, per_fold, seed))
+
+    def draw(part: str, drawn: Sequence[Sequence[str]], count: int) -> ArrayDataset:
+        return _render(drawn, faces, size, count, change, generator(seed, "letters", part))
+
+    return (
+        draw("train", groups, copies),
+        draw("test", groups, test_copies),
+        draw("unseen", others, test_copies),
+    )
 
 
 def _faces(size: int) -> list[Any]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -12,6 +11,7 @@ from torch import Tensor
 
 from ._random import generator
 from .dataset import Dataset
+from .feeding import Decoders, copied_ahead, decode, in_order
 from .normalize import Normalize
 
 Augmentation = Callable[[Tensor, torch.Generator], Tensor]
@@ -40,9 +40,12 @@ class BatchLoader:
         drop_last: leave the incomplete global batch out (other samples every epoch).
         rank: number of this process.
         world_size: number of processes.
-        device: where the batches go. Default: where the samples are.
+        device: where the batches go; to a graphics card they are copied one ahead, from pinned
+            memory. Default: where the samples are.
         prefetch: batches prepared ahead by a thread, for data that are decoded from files; 0 is
             right for data in memory.
+        workers: processes that decode samples, each a batch at a time, for files that one thread
+            cannot decode fast enough; 0 is right for data in memory. The batches are the same.
 
     >>> from hypersphere.data import ArrayDataset
     >>> data = ArrayDataset(torch.rand(10, 1, 8, 8), torch.zeros(10).long(), ["a"])
@@ -65,6 +68,7 @@ class BatchLoader:
         world_size: int = 1,
         device: torch.device | str | None = None,
         prefetch: int = 0,
+        workers: int = 0,
     ) -> None:
         if batch_size < 1:
             raise ValueError(f"batch_size is at least 1; got {batch_size}")
@@ -86,6 +90,8 @@ class BatchLoader:
         self.world_size = world_size
         self.device = device
         self.prefetch = prefetch
+        self.workers = workers
+        self._decoders: Decoders | None = None
         self.epoch = 0
         self._served = 0  # batches of this epoch that the caller has received
         self._resume = False
@@ -171,33 +177,58 @@ class BatchLoader:
             mine = torch.cat([mine, order[end:][self.rank :: self.world_size]])
         return mine
 
-    def _make(self, order: Tensor, epoch: int, batch: int) -> tuple[Tensor, Tensor]:
+    def _make(
+        self, order: Tensor, epoch: int, batch: int, images: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         index = self._cell(order, batch)
-        images = self.dataset.take(index)
+        images = self.dataset.take(index) if images is None else images
         labels = self.dataset.labels
         labels = labels[index.to(labels.device)]
-        if self.device is not None:
+        if self.device is not None and not self._on_card:
             images = images.to(self.device, non_blocking=True)
             labels = labels.to(self.device, non_blocking=True)
         if self.augment is not None:
             images = self.augment(images, generator(self.seed, "augment", epoch, batch, self.rank))
         return images if self.normalize is None else self.normalize(images), labels
 
+    @property
+    def _on_card(self) -> bool:
+        return self.device is not None and torch.device(self.device).type == "cuda"
+
     def _produce(
         self, order: Tensor, epoch: int, batches: range
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        if self.prefetch < 1:
+        made = self._made(order, epoch, batches)
+        if not self._on_card:
+            return made
+        # Augmented in the memory of the host, so that a run is the same on every device.
+        return copied_ahead(made, torch.device(self.device))  # type: ignore[arg-type, return-value]
+
+    def _made(self, order: Tensor, epoch: int, batches: range) -> Iterator[tuple[Tensor, Tensor]]:
+        if self.workers > 0:
+            if self._decoders is None:  # they stay for the epochs to come
+                self._decoders = Decoders(self.dataset, self.workers)
+            indices = ((self._cell(order, batch).numpy(),) for batch in batches)
+            ahead = max(self.prefetch, 2 * self.workers)
+            decoded = in_order(self._decoders.pool, decode, indices, ahead)
+            for batch, images in zip(batches, decoded, strict=True):
+                yield self._make(order, epoch, batch, torch.from_numpy(images))
+        elif self.prefetch > 0:
+            with ThreadPoolExecutor(1) as pool:
+                calls = ((order, epoch, batch) for batch in batches)
+                yield from in_order(pool, self._make, calls, self.prefetch)
+        else:
             yield from (self._make(order, epoch, batch) for batch in batches)
-            return
-        waiting: deque[Future[tuple[Tensor, Tensor]]] = deque()
-        with ThreadPoolExecutor(1) as pool:
-            try:
-                for batch in batches:
-                    waiting.append(pool.submit(self._make, order, epoch, batch))
-                    if len(waiting) > self.prefetch:
-                        yield waiting.popleft().result()
-                while waiting:
-                    yield waiting.popleft().result()
-            finally:  # an epoch left early does not decode what nobody will see
-                for future in waiting:
-                    future.cancel()
+
+    def close(self) -> None:
+        """End the processes that decode, if there are any; a later epoch starts new ones."""
+        if self._decoders is not None:
+            self._decoders.close()
+            self._decoders = None
+
+    def __del__(self) -> None:
+        if getattr(self, "_decoders", None) is not None:
+            self.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_decoders": None}

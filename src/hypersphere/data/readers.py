@@ -107,8 +107,13 @@ def load(
                 f"(it takes: {', '.join(known) or 'none'})"
             )
     if name == "folder" and root is None and "path" not in options:
-        raise ValueError("load('folder') needs path=, the folder of your pictures (or root=)")
+        raise ValueError(
+            "load('folder') needs root=, the folder of your pictures (--data.root on the command "
+            "line), or path=, a folder below HYPERSPHERE_DATA or from here"
+        )
     folder = data_root(root)
+    if name == "folder" and root is None and Path(options["path"]).expanduser().is_dir():
+        folder = Path()  # a path from here, as anywhere on a command line
     place = {"name": name, "root": folder}
     given = {key: place[key] for key in _PLACE if key in parameters} | options
     try:

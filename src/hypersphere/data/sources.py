@@ -185,6 +185,18 @@ _ALL = (
         "folder", "the image folder", (".",),
         "wherever your pictures are: one folder per class, NAME/*.jpg",
     ),
+    Source(
+        "rec", "an insightface record file", (".",),
+        "insightface's list of data sets: train.rec and train.idx",
+    ),
+    Source(
+        "webdataset", "WebDataset shards", (".",),
+        "wherever your shards are: train-*.tar, test-*.tar",
+    ),
+    Source(
+        "arrow", "a data set of the library `datasets`", (".",),
+        "wherever datasets.save_to_disk wrote it",
+    ),
 )  # fmt: skip
 
 SOURCES: dict[str, Source] = {source.name: source for source in _ALL}

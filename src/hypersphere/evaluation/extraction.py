@@ -14,8 +14,10 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, RandomSampler
 
 from .._reading import Unreadable, read_tensors
+from ..data.image_files import read_images
 from .feature_files import save_tensors
 from .fingerprints import data_hash, fingerprint, model_hash, tensor_bytes
+from .inputs import first_of
 from .robustness.attacks import frozen
 
 Progress = Callable[[int, int], object]
@@ -55,8 +57,9 @@ def extract(
 
     Args:
         model: with `features(x)` (a `Classifier`), or any module whose output is the feature.
-        images: n samples: a tensor or array (n, ...), a list of them, a data set (with
-            `take(index)`, or with items x or (x, label)), or a DataLoader that does not shuffle.
+        images: n samples: a tensor or array (n, ...), a list of them, a list of picture files of
+            one size, a data set (with `take(index)`, or with items x or (x, label)), or a
+            DataLoader that does not shuffle.
         flips: also extract the horizontally flipped pictures.
         transform: from stored pictures to the model's input (`data.Normalize`). Default: uint8
             pictures are scaled to [0, 1].
@@ -189,7 +192,7 @@ class _Loader:
 
     def batches(self, size: int) -> Iterator[Tensor]:
         for item in self.loader:
-            yield torch.as_tensor(_sample(item))
+            yield torch.as_tensor(first_of(item))
 
     def hash(self) -> None:
         return None
@@ -198,6 +201,9 @@ class _Loader:
 def _samples(images: Any) -> _Rows | _Loader:
     if isinstance(images, DataLoader):
         return _Loader(images)
+    if isinstance(images, (list, tuple)) and images and isinstance(images[0], (str, Path)):
+        files = [str(path) for path in images]
+        return _Rows(len(files), lambda rows: read_images([files[i] for i in rows.tolist()]))
     if isinstance(images, (np.ndarray, list, tuple)):
         images = _stacked(images)
     if isinstance(images, Tensor):
@@ -209,17 +215,12 @@ def _samples(images: Any) -> _Rows | _Loader:
         return _Rows(len(images), images.take, inside if isinstance(inside, Tensor) else images)
     if hasattr(images, "__getitem__") and hasattr(images, "__len__"):
         return _Rows(
-            len(images), lambda rows: _stacked([_sample(images[i]) for i in rows.tolist()])
+            len(images), lambda rows: _stacked([first_of(images[i]) for i in rows.tolist()])
         )
     raise TypeError(
-        "images: expected a tensor, an array, a list, a data set or a DataLoader; "
-        f"got {type(images).__name__}"
+        "images: expected a tensor, an array, a list of samples or paths, a data set or a "
+        f"DataLoader; got {type(images).__name__}"
     )
-
-
-def _sample(item: Any) -> Any:
-    """The sample of an item x or (x, label, ...)."""
-    return item[0] if isinstance(item, (list, tuple)) else item
 
 
 def _stacked(items: np.ndarray | Sequence[Any]) -> Tensor:

@@ -2,10 +2,62 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader
+
+
+def collect_rows(rows: Any) -> Tensor | None:
+    """Rows in one tensor, whatever holds them.
+
+    Args:
+        rows: a tensor, an array, a list of rows or numbers, a data set (with `take(index)`, or with
+            items x or (x, label)), or a DataLoader of batches of them.
+
+    Returns:
+        (n, ...) cut off from any autograd graph; None for paths of pictures, which are no rows.
+
+    >>> collect_rows([torch.ones(2), torch.zeros(2)]).tolist()
+    [[1.0, 1.0], [0.0, 0.0]]
+    >>> collect_rows(["a.jpg"]) is None
+    True
+    """
+    if isinstance(rows, Tensor):
+        return rows.detach()
+    if isinstance(rows, np.ndarray):
+        return torch.from_numpy(np.ascontiguousarray(rows))
+    if isinstance(rows, (str, Path)):
+        return None
+    if isinstance(rows, DataLoader):
+        return torch.cat([torch.as_tensor(first_of(item)).detach() for item in rows])
+    if hasattr(rows, "take") and hasattr(rows, "__len__"):
+        return rows.take(torch.arange(len(rows))).detach()  # type: ignore[no-any-return]
+    if isinstance(rows, (list, tuple)):
+        if rows and isinstance(rows[0], (str, Path)):
+            return None
+        if rows and isinstance(rows[0], (Tensor, np.ndarray)):
+            return torch.stack([torch.as_tensor(row).detach() for row in rows])
+        return torch.as_tensor(rows)
+    if hasattr(rows, "__getitem__") and hasattr(rows, "__len__"):
+        found = [torch.as_tensor(first_of(rows[i])).detach() for i in range(len(rows))]
+        return torch.stack(found)
+    return torch.as_tensor(rows)
+
+
+def first_of(item: Any) -> Any:
+    """The sample of an item x or (x, label, ...).
+
+    Args:
+        item: of a data set or a DataLoader.
+
+    Returns:
+        x.
+    """
+    return item[0] if isinstance(item, (list, tuple)) else item
 
 
 def check_features(name: str, features: Any, dim: int | None = None) -> Tensor:
@@ -13,7 +65,8 @@ def check_features(name: str, features: Any, dim: int | None = None) -> Tensor:
 
     Args:
         name: what a message calls them.
-        features: (n, d) tensor, array or nested list of floating point values.
+        features: (n, d) tensor, array or nested list of floating point values, or a data set or
+            DataLoader of such rows.
         dim: the dimension d they must have. Default: any.
 
     Returns:
@@ -27,7 +80,13 @@ def check_features(name: str, features: Any, dim: int | None = None) -> Tensor:
     Traceback (most recent call last):
     ValueError: probes: row 0 has NaN or infinite values (1 row in all); look at ...
     """
-    features = torch.as_tensor(features).detach()
+    found = collect_rows(features)
+    if found is None:
+        raise ValueError(
+            f"{name}: expected features (n, d); got paths of pictures, which a model has to turn "
+            "into features first: evaluation.extract(model, paths)"
+        )
+    features = found
     if features.ndim != 2 or features.shape[0] == 0 or features.shape[1] == 0:
         raise ValueError(
             f"{name}: expected features (n, d) with n, d >= 1; got {tuple(features.shape)}"
@@ -83,7 +142,7 @@ def check_row_labels(name: str, labels: Any, count: int) -> Tensor:
     Returns:
         The labels (count,) as int64.
     """
-    labels = torch.as_tensor(labels)
+    labels = torch.as_tensor(labels).detach()
     if labels.ndim != 1 or len(labels) != count:
         raise ValueError(
             f"{name}: expected one label for each of the {count} rows; "

@@ -25,6 +25,8 @@ from .angular import (
     angular_function,
     arcsin,
 )
+from .best_known import BestKnown, best_known
+from .binary_classes import binary_bias, binary_margin_loss
 from .class_energy import class_energy
 from .contrastive import alignment, supervised_contrastive, uniformity_of_uniform
 from .covering import (
@@ -35,6 +37,7 @@ from .covering import (
     separation_distance,
 )
 from .cross_entropy import class_logsumexp, margin_cross_entropy, margin_logits
+from .curricular import curricular, curricular_slope
 from .decoupled import (
     decoupled_conv,
     decoupled_conv1d,
@@ -75,6 +78,10 @@ from .projections import (
     sketch,
 )
 from .prototypes import prototypes, simplex_prototypes
+from .rotation_mean import inverse_cayley, rotation_logarithm, rotation_mean
+from .similarity import StretchedCosine, WidenedCosine
+from .soft_targets import soft_margin_cross_entropy
+from .symmetry import orbit, root_system, symmetry_groups
 from .uniformity import uniformity_test
 from .von_mises_fisher import (
     sphere_log_area,
@@ -91,8 +98,11 @@ from .contrastive import uniformity
 
 __all__ = [
     "AngularFunction",
+    "BestKnown",
     "MagnitudeFunction",
     "Margin",
+    "StretchedCosine",
+    "WidenedCosine",
     "adversarial_step",
     "alignment",
     "angle",
@@ -107,7 +117,10 @@ __all__ = [
     "apply_orthogonal",
     "arccos",
     "arcsin",
+    "best_known",
     "bilateral_low_rank",
+    "binary_bias",
+    "binary_margin_loss",
     "check_labels",
     "class_energy",
     "class_logsumexp",
@@ -117,6 +130,8 @@ __all__ = [
     "covering",
     "covering_points",
     "covering_radius",
+    "curricular",
+    "curricular_slope",
     "decoupled_conv",
     "decoupled_conv1d",
     "decoupled_conv2d",
@@ -131,6 +146,7 @@ __all__ = [
     "hole_moment",
     "hole_radii",
     "hyperspherical_energy",
+    "inverse_cayley",
     "koleo",
     "log_energy",
     "magnitude",
@@ -144,6 +160,7 @@ __all__ = [
     "margin_logits",
     "minimize_energy",
     "normalize",
+    "orbit",
     "orthogonal_penalty",
     "orthogonalize",
     "orthonormal_penalty",
@@ -159,6 +176,9 @@ __all__ = [
     "project",
     "prototypes",
     "random_rotation",
+    "root_system",
+    "rotation_logarithm",
+    "rotation_mean",
     "row_norm",
     "sample_classes",
     "separation",
@@ -166,9 +186,11 @@ __all__ = [
     "set_energies",
     "simplex_prototypes",
     "sketch",
+    "soft_margin_cross_entropy",
     "spectral_penalty",
     "sphere_log_area",
     "supervised_contrastive",
+    "symmetry_groups",
     "uniform_on_sphere",
     "uniformity",
     "uniformity_of_uniform",

@@ -51,7 +51,7 @@ def angle_preserving_loss(neurons: Tensor, projection: Tensor, measure: str = "a
 def angle_preserving_step(
     neurons: list[Tensor] | Tensor,
     projection: Tensor,
-    lr: float = 0.3,
+    lr: float | Tensor = 0.3,
     measure: str = "angle",
     differentiable: bool = False,
 ) -> Tensor:
@@ -105,12 +105,11 @@ def angle_preserving_projection(
     tensor(True)
     """
     p = gaussian_projection(neurons.shape[-1], dim, 1, generator)[0].to(neurons)
-    loss = angle_preserving_loss(neurons.detach(), p, measure)
+    loss, rate = angle_preserving_loss(neurons.detach(), p, measure), p.new_full((), lr)
     for _ in range(steps):
-        trial = angle_preserving_step(neurons, p, lr, measure)
+        trial = angle_preserving_step(neurons, p, rate, measure)
         reached = angle_preserving_loss(neurons.detach(), trial, measure)
-        if bool(reached < loss):
-            p, loss, lr = trial, reached, lr * 1.2
-        else:
-            lr /= 2
+        better = reached < loss
+        p, loss = torch.where(better, trial, p), torch.where(better, reached, loss)
+        rate = torch.where(better, 1.2 * rate, rate / 2)
     return p

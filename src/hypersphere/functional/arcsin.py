@@ -31,7 +31,8 @@ def arcsin(c: Tensor, eps: float | None = None) -> Tensor:
     tensor(True)
     """
     eps = torch.finfo(c.dtype).eps if eps is None else eps
-    if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
+    transformed = torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
+    if transformed or torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
         return _transformed(c, eps)
     if not torch.is_grad_enabled():
         return c.clamp(-1, 1).asin_()

@@ -8,6 +8,7 @@ from torch import Tensor
 from ._kernels.energy.class_blocks import BatchClassEnergy
 from ._kernels.energy.potential import Potential
 from .energy import check_kernel, distance_floor
+from .host import can_look, demand
 
 __all__ = ["class_energy"]
 
@@ -47,15 +48,20 @@ def class_energy(
             f"expected labels (m,) of integers, m >= 1; got {labels.dtype} of shape "
             f"{tuple(labels.shape)}"
         )
-    if int(labels.min()) < 0 or int(labels.max()) >= len(weight):
-        raise ValueError(
+    demand(
+        (labels.min() >= 0) & (labels.max() < len(weight)),
+        lambda: (
             f"labels must lie in [0, {len(weight)}), the rows of weight; got "
             f"{int(labels.min())} to {int(labels.max())}"
-        )
+        ),
+    )
     check_kernel(s, distance)
     wide = weight.float() if weight.dtype.itemsize < 4 else weight
     potential = Potential(float(s), distance == "geodesic", False, distance_floor(s, wide.dtype))
-    classes, counts = torch.unique(labels, return_counts=True)
+    if can_look(labels):
+        classes, counts = torch.unique(labels, return_counts=True)
+    else:  # how many there are is not known without a wait: a class that occurs twice comes twice
+        classes, counts = labels, torch.ones_like(labels)
     share = counts.to(wide.dtype) / (len(labels) * (len(weight) - 1))
     with torch.autocast(weight.device.type, enabled=False):
         energy: Tensor = BatchClassEnergy.apply(wide, classes, share, potential)

@@ -8,15 +8,26 @@ That is every objective of Part I, 3.3, B.3 and D.6. :func:`margin_logits` gives
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from ._kernels.classes.chunks import ClassScores, default_chunk
 from ._kernels.classes.logsumexp import others_and_moment
-from .angles import normalize, pairwise_cosine, row_norm
+from .angles import cosine, normalize, pairwise_cosine, row_norm
 from .angular import Angular, angular, check_angular, is_cosine
+from .class_parts import (
+    Reduction,
+    assemble_loss,
+    check_weight,
+    own_bias,
+    reached_level,
+    reduce,
+    scaled_features,
+    smoothing_mass,
+)
+from .curricular import curricular
 from .labels import (
     check_labels,
     check_options,
@@ -25,23 +36,17 @@ from .labels import (
     sample_classes,
 )
 from .margins import Psi, is_trivial
-from .target_score import GRADIENTS, Gradient, target_score
+from .soft_targets import soft_margin_cross_entropy
+from .target_score import GRADIENTS, Gradient, target_level, target_score
 
 __all__ = [
     "GRADIENTS",
     "Gradient",
     "Reduction",
-    "assemble",
     "class_logsumexp",
     "margin_cross_entropy",
     "margin_logits",
-    "reduce",
-    "scaled_features",
-    "smoothing_mass",
-    "target_score",
 ]
-
-Reduction: TypeAlias = Literal["mean", "sum", "none"]
 
 
 def margin_logits(
@@ -57,6 +62,8 @@ def margin_logits(
     k: float | Tensor | None = None,
     lam: float | Tensor | None = None,
     gradient: Gradient = "exact",
+    curriculum: float | Tensor | None = None,
+    others_kind: Angular | None = None,
     ignore_index: int = -100,
 ) -> Tensor:
     r"""The scores of all classes; with labels, the target's has the margin psi.
@@ -65,7 +72,7 @@ def margin_logits(
 
     Args:
         features: (B, d).
-        weight: (C, d), one class per row.
+        weight: (C, d), one class per row; or (C, K, d): of K sub-centers the nearest counts.
         labels: (B,) integers. Class probabilities (B, C) are taken only without a margin, and
             change nothing. Default: no labels, thus no margin.
         psi: a Margin, any callable of cos(theta), or None for no margin.
@@ -76,6 +83,9 @@ def margin_logits(
         k: curvature of the sigmoid activation.
         lam: the lambda of annealing. Default: none, the margin acts in full.
         gradient: "exact", "detached" or "caffe"; see :func:`margin_cross_entropy`.
+        curriculum: the t of :func:`curricular`, which changes the scores of the other classes where
+            labels are given. Default: as they are.
+        others_kind: g of the other classes where labels are given. Default: `kind`.
         ignore_index: samples with this label get no margin.
 
     Returns:
@@ -94,9 +104,10 @@ def margin_logits(
         else:
             labels = labels.long()
             check_labels(labels, weight.shape[0], ignore_index)
+    subcenters = check_weight(weight, unit, curriculum)
     with torch.autocast(features.device.type, enabled=False):
         z = scaled_features(features, weight, scale)
-        w = weight.to(z.dtype)
+        w = weight.to(z.dtype).flatten(0, -2)
         unit_w = normalize(w)
         if gradient == "caffe":  # the gradient goes to the rows as they are
             unit_w = w + (unit_w - w).detach()
@@ -105,11 +116,23 @@ def margin_logits(
         else:
             logits = row_norm(z, keepdim=True) * angular(pairwise_cosine(z, w), kind, k)
             logits = logits if unit else logits * row_norm(w)
-        if labels is not None and (gradient == "caffe" or not is_trivial(psi)):
+        logits, nearest = logits.unflatten(1, (-1, subcenters)).max(2)
+        changed = gradient == "caffe" or others_kind is not None or not is_trivial(psi)
+        if labels is not None and changed:
             valid = (labels != ignore_index)[:, None]
             safe = torch.where(valid, labels[:, None], 0)
-            target = target_score(z, w[safe[:, 0]], psi, unit, kind, k, lam, gradient)[:, None]
+            rows = w[(safe * subcenters + nearest.gather(1, safe))[:, 0]]
+            target = target_score(z, rows, psi, unit, kind, k, lam, gradient)[:, None]
             target = torch.where(valid, target, logits.gather(1, safe))
+            if curriculum is not None or others_kind is not None:
+                cos = pairwise_cosine(z, w)
+                if curriculum is not None:
+                    level = target_level(cosine(z, rows).detach(), psi, kind, k, lam)
+                    values = curricular(cos, level, curriculum)
+                else:
+                    values = angular(cos, others_kind or kind, k)
+                    values = values.unflatten(1, (-1, subcenters)).amax(2)
+                logits = torch.where(valid, row_norm(z, keepdim=True) * values, logits)
             logits = logits.scatter(1, safe, target)
         if bias is not None:
             logits = logits + bias
@@ -129,6 +152,8 @@ def margin_cross_entropy(
     k: float | Tensor | None = None,
     lam: float | Tensor | None = None,
     gradient: Gradient = "exact",
+    curriculum: float | Tensor | None = None,
+    others_kind: Angular | None = None,
     class_weight: Tensor | None = None,
     ignore_index: int = -100,
     label_smoothing: float = 0.0,
@@ -148,8 +173,9 @@ def margin_cross_entropy(
 
     Args:
         features: (B, d).
-        weight: (C, d), one class per row.
-        labels: (B,) integers, or (B, C) class probabilities if there is no margin.
+        weight: (C, d), one class per row; or (C, K, d): of K sub-centers the nearest counts.
+        labels: (B,) integers, or (B, C) class probabilities; with a margin their loss is the one of
+            :func:`soft_margin_cross_entropy`, which holds the (B, C) matrix.
         psi: a Margin, any callable of cos(theta), or None for no margin.
         scale: s, the scale of the scores. Default: \|x\|.
         unit: True for n = 1, False for n = \|w\|.
@@ -158,6 +184,9 @@ def margin_cross_entropy(
         k: curvature of the sigmoid activation.
         lam: the lambda of annealing. Default: none, the margin acts in full.
         gradient: "exact", "detached" or "caffe", as above.
+        curriculum: the t of :func:`curricular`, which changes the scores of the other classes.
+            Default: as they are.
+        others_kind: g of the other classes. Default: `kind`.
         class_weight: (C,), a weight per class, as in torch's `cross_entropy`.
         ignore_index: samples with this label do not count.
         label_smoothing: share of the target spread over all classes, in [0, 1].
@@ -181,7 +210,29 @@ def margin_cross_entropy(
     """
     check_shapes(features, weight, labels)
     count = weight.shape[0]
-    check_options(labels, psi, label_smoothing, sample, class_weight, count)
+    check_weight(weight, unit, curriculum)
+    check_options(labels, label_smoothing, sample, class_weight, count)
+    if labels.is_floating_point() and not is_trivial(psi):
+        if curriculum is not None or others_kind is not None or gradient == "caffe":
+            raise ValueError(
+                "soft targets (B, C) with a margin need gradient 'exact' or 'detached' and the "
+                "same g for all classes: give integer labels (B, M) with shares to the head's loss"
+            )
+        return soft_margin_cross_entropy(
+            features,
+            weight,
+            labels * (1 - label_smoothing) + label_smoothing / count,
+            psi,
+            scale=scale,
+            unit=unit,
+            bias=bias,
+            kind=kind,
+            k=k,
+            lam=lam,
+            gradient=gradient,
+            class_weight=class_weight,
+            reduction=reduction,
+        )
     with torch.autocast(features.device.type, enabled=False):
         z = scaled_features(features, weight, scale)
         options = {"unit": unit, "bias": bias, "kind": kind, "k": k, "chunk": chunk}
@@ -199,6 +250,11 @@ def margin_cross_entropy(
         if sample is not None:
             index, offset = sample_classes(target_class, count, sample, generator)
             offset = offset if sample_correction else None
+        if others_kind is not None:
+            options["kind"] = others_kind
+        if curriculum is not None:
+            options["t"] = curriculum
+            options["level"] = reached_level(z, weight, target_class, psi, kind, k, lam)
         others, moment, rows = class_logsumexp(
             z,
             weight,
@@ -210,8 +266,8 @@ def margin_cross_entropy(
         )
         target = target_score(z, rows, psi, unit, kind, k, lam, gradient)
         if bias is not None:
-            target = target + bias[target_class.clamp_min(0)]
-        return assemble(
+            target = target + own_bias(bias, target_class)
+        return assemble_loss(
             others, target, moment, target_class, count, class_weight, label_smoothing, reduction
         )
 
@@ -229,6 +285,9 @@ def class_logsumexp(
     index: Tensor | None = None,
     offset: Tensor | None = None,
     jacobian: bool = True,
+    level: Tensor | None = None,
+    t: float | Tensor | None = None,
+    link: Literal["logsumexp", "softplus"] = "logsumexp",
     chunk: int | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     r"""log sum exp of the scores of all other classes, without the (B, C) matrix of scores:
@@ -243,16 +302,21 @@ def class_logsumexp(
 
     Args:
         z: (B, d) features, scaled so that \|z\| is the scale of the scores.
-        weight: (C, d), one class per row.
+        weight: (C, d), one class per row; or (C, K, d): of K sub-centers the nearest counts, and
+            its row is the one returned.
         labels: (B,) integers; -1 excludes nothing and gives row 0, whose use is the caller's.
         unit: True for n = 1, False for n = \|w\|.
-        bias: (C,), added to the scores. Default: none.
+        bias: (C,) or one number for all, added to the scores. Default: none.
         kind: the angular activation g, a name or any callable of cos(theta).
         k: curvature of the sigmoid activation.
         mass: (C,) or (B, C) constants; without them the second result is zero.
         index: (S,) ascending classes to sum over. Default: all.
         offset: (S,) constants added to the scores of the classes in `index`.
         jacobian: False drops the gradient of w/\|w\|, as if the rows were unit vectors already.
+        level: (B,), with `t`: N(cos(theta_j)) of :func:`curricular` takes the place of the cosine.
+        t: see `level`.
+        link: "softplus" gives the sum of log(1 + exp f_j) instead of the log of the sum; the
+            classes in `index` then count exp(offset) times.
         chunk: classes at a time. Default: such that the scores of a chunk take 2 MB.
 
     Returns:
@@ -265,63 +329,13 @@ def class_logsumexp(
     """
     wide = torch.promote_types(torch.promote_types(z.dtype, weight.dtype), torch.float32)
     check_angular(kind, k)
+    subcenters = check_weight(weight, unit, t)
     if isinstance(k, (int, float)):
         k = torch.tensor(k, dtype=wide, device=z.device)
-    chunk = default_chunk(z.shape[0]) if chunk is None else chunk
-    return others_and_moment(
-        ClassScores(
-            z.to(wide), weight, labels, bias, k, mass, index, offset, unit, jacobian, chunk, kind
-        )
-    )
-
-
-# --- the parts, which the sharded head uses one by one ------------------------------------------
-
-
-def scaled_features(features: Tensor, weight: Tensor, scale: float | Tensor | None) -> Tensor:
-    """x or s x/|x|, in float32 or wider: its length is the scale of the scores."""
-    wide = torch.promote_types(torch.promote_types(features.dtype, weight.dtype), torch.float32)
-    x = features.to(wide)
-    return x if scale is None else scale * normalize(x)
-
-
-def smoothing_mass(
-    label_smoothing: float, class_weight: Tensor | None, count: int, like: Tensor
-) -> Tensor | None:
-    """The weights of the scores in the smoothing term, or None without smoothing."""
-    if label_smoothing == 0:
-        return None
-    return like.new_ones(count) if class_weight is None else class_weight.to(like)
-
-
-def assemble(
-    others: Tensor,
-    target: Tensor,
-    moment: Tensor,
-    target_class: Tensor,
-    count: int,
-    class_weight: Tensor | None,
-    label_smoothing: float,
-    reduction: Reduction,
-) -> Tensor:
-    """The loss from log sum exp over the other classes, the target's score and sum mass_j f_j."""
-    valid = target_class >= 0
-    total = torch.logaddexp(others, target)
-    own = valid.to(total) if class_weight is None else class_weight.to(total)[target_class] * valid
-    loss = own * (total - target)
-    if label_smoothing > 0:
-        mass = float(count) if class_weight is None else class_weight.to(total).sum()
-        spread = mass * total - moment - own * target
-        loss = (1 - label_smoothing) * loss + label_smoothing / count * spread
-    return reduce(torch.where(valid, loss, torch.zeros_like(loss)), own, reduction)
-
-
-def reduce(loss: Tensor, weights: Tensor | None, reduction: Reduction) -> Tensor:
-    """As torch: "mean" divides by the sum of the samples' weights, or their number if None."""
-    if reduction == "none":
-        return loss
-    if reduction == "sum":
-        return loss.sum()
-    if reduction == "mean":
-        return loss.sum() / (loss.shape[0] if weights is None else weights.sum())
-    raise ValueError(f"reduction must be 'mean', 'sum' or 'none', got {reduction!r}")
+    if isinstance(t, (int, float)):
+        t = torch.tensor(t, dtype=wide, device=z.device)
+    if bias is not None and bias.ndim == 0:
+        bias = bias.expand(weight.shape[0])
+    chunk = default_chunk(z.shape[0], subcenters) if chunk is None else chunk
+    tensors = (z.to(wide), weight.flatten(0, -2), labels, bias, k, mass, index, offset, level, t)
+    return others_and_moment(ClassScores(*tensors, unit, jacobian, chunk, subcenters, link, kind))

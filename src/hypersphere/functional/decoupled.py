@@ -31,9 +31,10 @@ from ._kernels.decoupled.convolution import (
     autocast_type,
     correlate,
     resolve_geometry,
-    with_norms,
 )
 from ._kernels.decoupled.directions import unit_rows
+from ._kernels.decoupled.norms import with_norms
+from ._kernels.decoupled.numbers import one, scaled
 from ._kernels.decoupled.plain import Inputs, OperatorSettings
 from ._kernels.decoupled.tiled import apply_operator
 from .angles import row_norm
@@ -284,7 +285,7 @@ def _decoupled(
         x,
         norm,
         kernel,
-        _tensor(radius, x, wide) * mean if op.magnitude.has_radius else _tensor(1.0, x, wide),
+        scaled(_tensor(radius, x, wide), mean) if op.magnitude.has_radius else one(x, wide),
         _tensor(k, x, wide) if isinstance(k, Tensor) and op.k is not None else None,
         scale,
         bias,
@@ -373,5 +374,6 @@ def _check_shapes(x: Tensor, weight: Tensor, groups: int) -> bool:
 
 def _tensor(value: float | Tensor, like: Tensor, dtype: torch.dtype) -> Tensor:
     if isinstance(value, Tensor):
-        return value.to(device=like.device, dtype=dtype)
+        same = value.dtype == dtype and value.device == like.device
+        return value if same else value.to(device=like.device, dtype=dtype)
     return torch.full((), value, device=like.device, dtype=dtype)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ._kernels.energy.pair_energy import PairEnergy, full_precision
 from ._kernels.energy.potential import Potential
+from .host import demand
 
 __all__ = ["distance_floor", "hyperspherical_energy", "log_energy", "set_energies"]
 
@@ -177,12 +178,17 @@ def _check_weights(
             "weights scale the directions (Eq. D.10), which leaves angles as they are: use them "
             "with distance='euclidean'"
         )
-    if weights.shape != neurons.shape[1:2] or not bool((weights > 0).all()):
-        raise ValueError(
+
+    def message() -> str:
+        smallest = f", smallest {float(weights.min()):g}" if weights.numel() else ""
+        return (
             f"weights must be {neurons.shape[1]} positive numbers, one per neuron; got shape "
-            f"{tuple(weights.shape)}"
-            + (f", smallest {float(weights.min()):g}" if weights.numel() else "")
+            f"{tuple(weights.shape)}{smallest}"
         )
+
+    if weights.shape != neurons.shape[1:2]:
+        raise ValueError(message())
+    demand((weights > 0).all(), message)
     # The energy of a pair is about beta^-s; on the way to its slope there is beta^-(s+2).
     largest = torch.finfo(neurons.dtype).max
     low, high = math.pow(1e-8 * largest, -1 / (s + 2)), math.sqrt(largest) / 4

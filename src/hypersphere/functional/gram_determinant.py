@@ -12,6 +12,7 @@ from ._kernels.autograd import Function
 from ._kernels.energy.pair_energy import full_precision
 from ._kernels.spreading.cosines import in_range, pair_cosines
 from ._kernels.spreading.row_blocks import as_sets
+from .host import demand
 
 __all__ = ["gram_determinant"]
 
@@ -83,11 +84,13 @@ def _log_determinant(matrix: Tensor, ridge: float) -> Tensor:
     """log det(A + ridge I) of symmetric matrices (B, N, N): (B,)."""
     eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
     result: Tensor = _LogDeterminant.apply(matrix + ridge * eye)[0]
-    if not bool(result.isfinite().all()):
-        raise ValueError(
+    demand(
+        result.detach().isfinite().all(),
+        lambda: (
             f"the Gram matrix of {matrix.shape[-1]} neurons is not positive definite in "
             f"{matrix.dtype} with ridge={ridge:g}: use a larger ridge, or a larger epsilon"
-        )
+        ),
+    )
     return result
 
 

@@ -18,6 +18,8 @@ import math
 import torch
 from torch import Tensor
 
+from .host import known
+
 __all__ = ["orthogonal_penalty", "orthonormal_penalty", "spectral_penalty"]
 
 
@@ -126,7 +128,8 @@ def _in_range(w: Tensor) -> tuple[Tensor, Tensor | None]:
     """w / t and t, or w itself and None where t is 1. Note [Large weights]."""
     largest = w.detach().abs().amax()
     limit = math.pow(torch.finfo(w.dtype).max, 1 / 8)
-    if not torch.compiler.is_compiling() and largest.item() < limit:
+    size = known(largest)
+    if size is not None and size < limit:
         return w, None
     power = largest.log2().floor().exp2()  # of two: the division is exact
     t = torch.where(largest < limit, torch.ones_like(power), power)

@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from .host import demand, known
 from .margins import Psi, is_trivial
 
 __all__ = [
@@ -23,8 +24,8 @@ def sample_classes(
 ) -> tuple[Tensor, Tensor]:
     """All P different classes in `labels`, and a random `share` of the other C - P.
 
-    At least one other is drawn, if there is one. Inside torch.compile, where S has to be known
-    ahead, more are: as if all labels were different.
+    At least one other is drawn, if there is one. Inside torch.compile and on accelerators, where S
+    has to be known ahead, more are: as if all labels were different.
 
     Args:
         labels: (B,) integers; negative ones do not count.
@@ -46,8 +47,8 @@ def sample_classes(
     positive[labels.clamp_min(-1)] = 1.0  # a negative label lands in the spare last place
     positive = positive[:count]
     different = positive.sum()
-    compiling = torch.compiler.is_compiling()
-    most = min(count, labels.shape[0]) if compiling else int(different)
+    found = known(different)
+    most = min(count, labels.shape[0]) if found is None else int(found)
     size = most + math.ceil(share * (count - most))
     rank = torch.rand(count, device=labels.device, generator=generator) + 2 * positive
     index = rank.topk(size, sorted=False).indices.sort().values
@@ -60,15 +61,15 @@ def check_shapes(features: Tensor, weight: Tensor, labels: Tensor | None) -> Non
 
     Args:
         features: (B, d).
-        weight: (C, d).
+        weight: (C, d), or (C, K, d) with K sub-centers per class.
         labels: (B,) integers or (B, C) probabilities; None for none.
 
     Raises:
         ValueError: with the shape expected.
     """
-    if features.ndim != 2 or features.shape[1] != weight.shape[1]:
+    if features.ndim != 2 or features.shape[1] != weight.shape[-1]:
         raise ValueError(
-            f"expected features of shape (B, {weight.shape[1]}), got {tuple(features.shape)}: "
+            f"expected features of shape (B, {weight.shape[-1]}), got {tuple(features.shape)}: "
             f"the class weights are {tuple(weight.shape)}"
         )
     if labels is None:
@@ -91,6 +92,8 @@ def check_shapes(features: Tensor, weight: Tensor, labels: Tensor | None) -> Non
 def check_labels(labels: Tensor, count: int, ignore_index: int | None = None) -> None:
     """Raise an error that names the first label outside 0..count-1; silent inside torch.compile.
 
+    On an accelerator the host does not wait for the answer: the device stops at an assertion.
+
     Args:
         labels: (B,) integers.
         count: number of classes.
@@ -105,26 +108,28 @@ def check_labels(labels: Tensor, count: int, ignore_index: int | None = None) ->
     wrong = (labels < 0) | (labels >= count)
     if ignore_index is not None:
         wrong &= labels != ignore_index
-    if bool(wrong.any()):
+
+    def message() -> str:
         place = int(wrong.nonzero()[0, 0])
-        raise ValueError(
+        return (
             f"label {int(labels[place])} (sample {place}) is outside 0..{count - 1}: "
             f"there are C = {count} classes"
         )
 
+    demand(~wrong.any(), message)
+
 
 def check_soft_targets(labels: Tensor, psi: Psi) -> None:
-    """Raise an error if class probabilities meet a margin."""
+    """Raise an error if scores with a margin are asked for class probabilities."""
     if labels.is_floating_point() and not is_trivial(psi):
         raise ValueError(
-            "soft targets have no one target class for the margin to act on: "
-            "give integer labels, or use a head without margin (m = 1, or m = 0 if additive)"
+            "soft targets have no one target class for the margin to act on: give integer labels; "
+            "`loss` takes soft targets, as the mean of the losses of their classes"
         )
 
 
 def check_options(
     labels: Tensor,
-    psi: Psi,
     label_smoothing: float,
     sample: float | None,
     class_weight: Tensor | None,
@@ -138,7 +143,6 @@ def check_options(
             f"expected class_weight of shape ({count},), one per class; "
             f"got {tuple(class_weight.shape)}"
         )
-    check_soft_targets(labels, psi)
     if sample is not None and (labels.is_floating_point() or label_smoothing > 0):
         raise ValueError(
             "label smoothing and soft targets need the scores of all classes: leave out `sample`"

@@ -22,8 +22,8 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -55,21 +55,29 @@ class Margin:
     additive angular margin it has cos(theta + m) alone, which turns upwards beyond pi - m; see
     Note [Beyond pi - m].
 
+    Each number may also be a tensor that broadcasts against the angles, (B,) for a margin per
+    sample; there a shift below 0 is allowed, and phi below 0 counts as 0.
+
     Args:
         m: multiplicative margin, >= 1, integer or real. Default: 1, no margin.
         shift: additive angular margin in radians, in [0, pi). Default: 0.
         subtract: additive margin on g, >= 0. Default: 0.
+        beyond: what psi does where phi is above pi: "falling" as above, or "flat" for g(pi), as in
+            SphereFace-R v1.
 
     >>> Margin(subtract=0.35)(torch.tensor([0.6]))
     tensor([0.2500])
     """
 
-    m: float = 1.0
-    shift: float = 0.0
-    subtract: float = 0.0
+    m: float | Tensor = 1.0
+    shift: float | Tensor = 0.0
+    subtract: float | Tensor = 0.0
+    beyond: Literal["falling", "flat"] = field(default="falling", repr=False)
 
     def __post_init__(self) -> None:
         _check(self.m, self.shift, self.subtract)
+        if self.beyond not in ("falling", "flat"):
+            raise ValueError(f"beyond is 'falling' or 'flat'; got {self.beyond!r}")
 
     def __call__(
         self, cos: Tensor, kind: Angular = "cosine", k: float | Tensor | None = None
@@ -84,8 +92,8 @@ class Margin:
         Returns:
             psi, shaped like cos.
         """
-        if self.m == 1 and self.shift == 0:
-            return angular(cos, kind, k) - self.subtract
+        if self._keeps_angle:
+            return angular(cos, kind, k) - _like(self.subtract, cos)
         wide = cos.float() if cos.dtype in (torch.float16, torch.bfloat16) else cos
         return self.of_angle(arccos(wide), kind, k).to(cos.dtype)
 
@@ -107,10 +115,12 @@ class Margin:
         # digits at every fold.
         inside, turns = self._fold(theta)
         psi = g.of_angle(inside, k) - 2 * turns
-        if self.m == 1:
-            end = g.of_angle(torch.full_like(theta, math.pi - self.shift), k)
-            psi = torch.where(turns > 0, g.of_angle(theta, k) - end - 1, psi)
-        return psi - self.subtract
+        if self._only_shifts:
+            end = math.pi - _like(self.shift, theta)
+            end = end.clamp_max(math.pi) if isinstance(end, Tensor) else end
+            last = g.of_angle(torch.ones_like(theta) * end, k)
+            psi = torch.where(turns > 0, g.of_angle(theta, k) - last - 1, psi)
+        return psi - _like(self.subtract, theta)
 
     def derivative(
         self, cos: Tensor, kind: Angular = "cosine", k: float | Tensor | None = None
@@ -125,28 +135,58 @@ class Margin:
         Returns:
             The derivative, shaped like cos.
         """
-        if self.m == 1 and self.shift == 0:
+        if self._keeps_angle:
             return angular_derivative(cos, kind, k)
         g = angular_function(kind)
         wide = cos.float() if cos.dtype in (torch.float16, torch.bfloat16) else cos
         smallest = math.sqrt(torch.finfo(wide.dtype).eps)
         theta = wide.clamp(-1, 1).acos().clamp(smallest, math.pi - smallest)
         inside, turns = self._fold(theta)
-        if self.m == 1:  # parallel to g once folded
+        if self._only_shifts:  # parallel to g once folded
             inside = torch.where(turns > 0, theta, inside)
-        return (-self.m * g.slope_of_angle(inside, k) / theta.sin()).to(cos.dtype)
+        phi = _like(self.m, theta) * theta + _like(self.shift, theta)
+        moves = (phi >= 0) & ((phi <= math.pi) | (self.beyond == "falling"))
+        slope = -_like(self.m, theta) * g.slope_of_angle(inside, k) / theta.sin()
+        return torch.where(moves, slope, torch.zeros_like(slope)).to(cos.dtype)
 
     @property
     def trivial(self) -> bool:
         """Whether psi is g itself."""
-        return self.m == 1 and self.shift == 0 and self.subtract == 0
+        return self._keeps_angle and _is(self.subtract, 0)
+
+    @property
+    def _keeps_angle(self) -> bool:
+        """Whether phi = theta."""
+        return _is(self.m, 1) and _is(self.shift, 0)
+
+    @property
+    def _only_shifts(self) -> bool:
+        """Whether Note [Beyond pi - m] applies."""
+        return _is(self.m, 1) and self.beyond == "falling"
 
     def _fold(self, theta: Tensor) -> tuple[Tensor, Tensor]:
         """m theta + shift brought into [0, pi], and how many half turns that took."""
-        phi = self.m * theta + self.shift
-        most = math.ceil(self.m + self.shift / math.pi) - 1  # theta = pi is in the last branch
-        turns = torch.floor(phi.detach() / math.pi).clamp(0, most)
+        m, shift = _like(self.m, theta), _like(self.shift, theta)
+        phi = m * theta + shift
+        if isinstance(shift, Tensor):
+            phi = phi.clamp_min(0)
+        if self.beyond == "flat":
+            return phi.clamp_max(math.pi), torch.zeros_like(phi)
+        turns = torch.floor(phi.detach() / math.pi)
+        most = m + shift / math.pi  # theta = pi is in the last branch
+        if isinstance(most, Tensor):
+            turns = turns.clamp_min(0).minimum((most.detach().ceil() - 1).clamp_min(0))
+        else:
+            turns = turns.clamp(0, math.ceil(most) - 1)
         return phi - turns * math.pi, turns
+
+
+def _like(value: float | Tensor, other: Tensor) -> Any:
+    return value.to(other) if isinstance(value, Tensor) else value
+
+
+def _is(value: float | Tensor, number: float) -> bool:
+    return not isinstance(value, Tensor) and value == number
 
 
 Psi: TypeAlias = Margin | Callable[[Tensor], Tensor] | None
@@ -315,10 +355,17 @@ def anneal(psi: Tensor, plain: Tensor, lam: float | Tensor) -> Tensor:
     return (lam * plain + psi) / (1 + lam)
 
 
-def _check(m: float, shift: float, subtract: float) -> None:
+def _check(m: Any, shift: Any, subtract: Any) -> None:
     for value in (m, shift, subtract):
-        if not isinstance(value, (int, float)):
-            raise TypeError(f"a margin is a number, got {value!r} ({type(value).__name__})")
+        if not isinstance(value, (int, float, Tensor)):
+            raise TypeError(
+                f"a margin is a number, got {value!r} ({type(value).__name__}); or a tensor"
+            )
+    # Tensors are checked where they are made: a look at their values would wait for the device.
+    m, shift, subtract = (
+        usual if isinstance(value, Tensor) else value
+        for value, usual in ((m, 1), (shift, 0), (subtract, 0))
+    )
     if not m >= 1:
         raise ValueError(f"a multiplicative margin needs m >= 1 (1 is no margin), got m={m}")
     if not 0 <= shift < math.pi:

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from ._kernels.orthogonal.batches import each_matrix
-from ._kernels.orthogonal.cayley import Cayley
+from ._kernels.orthogonal.cayley import Cayley, CayleyMatrix
 from ._kernels.orthogonal.opaque import series
+from ._kernels.orthogonal.packed import pack_skew, packed_length, packed_size, unpacked_skew
 from ._kernels.orthogonal.rotations import skew
 from ._kernels.orthogonal.spectra import spectrum
 from ._kernels.orthogonal.triangular import triangular
@@ -21,6 +22,8 @@ METHODS = (
     "cayley",
     "exponential",
 )
+# Blocks up to this size are inverted as a batch: products with R are then cheaper than solves.
+_SMALL = 128
 
 
 def orthogonalize(U: Tensor, method: str = "gram_schmidt") -> Tensor:
@@ -58,6 +61,11 @@ def orthogonalize(U: Tensor, method: str = "gram_schmidt") -> Tensor:
     True
     """
     _check(U, method)
+    if _is_small(U, method):
+        with torch.autocast(device_type=U.device.type, enabled=False):
+            work = U.to(torch.promote_types(U.dtype, torch.float32))
+            small: Tensor = CayleyMatrix.apply(work.flatten(0, -3))
+        return small.view(U.shape).to(U.dtype)
     eye = torch.eye(U.shape[-1], dtype=U.dtype, device=U.device).expand_as(U)
     return apply_orthogonal(U, eye, method)
 
@@ -152,6 +160,9 @@ def _act(U: Tensor, V: Tensor, method: str) -> Tensor:
     d, n = V.shape[-2:]
     if V.numel() == 0:
         return U @ V
+    if _is_small(U, method):
+        small: Tensor = CayleyMatrix.apply(U)
+        return small @ V
     if n > d:
         return _act(U, torch.eye(d, dtype=U.dtype, device=U.device).expand_as(U), method) @ V
     if method == "cayley":
@@ -160,6 +171,10 @@ def _act(U: Tensor, V: Tensor, method: str) -> Tensor:
     if method in ("loewdin", "exponential"):
         return series(U, V, method)
     return triangular(U, V, reflections=method == "householder")
+
+
+def _is_small(U: Tensor, method: str) -> bool:
+    return method == "cayley" and U.dim() > 2 and U.shape[-1] <= _SMALL
 
 
 def _check(U: Tensor, method: str) -> None:
@@ -178,9 +193,13 @@ __all__ = [
     "METHODS",
     "apply_orthogonal",
     "orthogonalize",
+    "pack_skew",
+    "packed_length",
+    "packed_size",
     "random_rotation",
     "skew",
     "spectral_norm",
+    "unpacked_skew",
 ]
 
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ._kernels.decoupled.convolution import autocast_type, expand, resolve_geometry, with_norms
+from ._kernels.decoupled.convolution import autocast_type, expand, resolve_geometry
+from ._kernels.decoupled.norms import with_norms
 
 __all__ = ["patch_norm"]
 

@@ -76,9 +76,8 @@ def hadamard_projection(
         signs = torch.randint(0, 2, (in_dim,), generator=generator) * 2 - 1
         common = kept[:, None] & torch.arange(in_dim)[None]
         parity = torch.zeros_like(common)
-        while bool(common.any()):
-            parity ^= common & 1
-            common = common >> 1
+        for bit in range(size.bit_length()):
+            parity ^= (common >> bit) & 1
         stack.append((1 - 2 * parity) * signs)
     return torch.stack(stack).float()
 

@@ -8,7 +8,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from .points import minimize_energy
+from .points import search_points
 
 __all__ = ["prototypes", "simplex_prototypes"]
 
@@ -104,7 +104,7 @@ def _prototypes(C: int, dim: int, seed: int) -> Tensor:
         return _orthogonal_simplices(C, dim)
     restarts = max(1, min(16, int(ONE_START / (C * C * dim))))
     s = math.inf if C <= MAX_PACKING else SMOOTH
-    return minimize_energy(C, dim, s, restarts=restarts, seed=seed)
+    return search_points(C, dim, s, False, restarts, seed, finish=False)[0]
 
 
 def _orthogonal_simplices(C: int, dim: int) -> Tensor:

@@ -11,7 +11,7 @@ from .angles import cosine, normalize, row_norm
 from .angular import Angular, angular, is_cosine
 from .margins import Psi, anneal, is_trivial, psi_slope, psi_value
 
-__all__ = ["GRADIENTS", "Gradient", "target_score"]
+__all__ = ["GRADIENTS", "Gradient", "target_level", "target_score"]
 
 Gradient: TypeAlias = Literal["exact", "detached", "caffe"]
 
@@ -40,17 +40,25 @@ def target_score(
         return _plain_score(z, rows, unit, kind, k)
     cos = cosine(z, rows)
     length = row_norm(z) if unit else row_norm(z) * row_norm(rows)
-    angle_part = psi_value(psi, cos, kind, k)
-    if lam is not None:
-        score = length * anneal(angle_part, angular(cos, kind, k), lam)
-    else:
-        score = length * angle_part
+    score = length * target_level(cos, psi, kind, k, lam)
     if gradient == "exact":
         return score
     if gradient == "detached":
         plain = _plain_score(z, rows, unit, kind, k)
         return plain + (score - plain).detach()
     return _with_caffe_gradient(score, z, rows, cos.detach(), psi, lam)
+
+
+def target_level(
+    cos: Tensor,
+    psi: Psi,
+    kind: Angular = "cosine",
+    k: float | Tensor | None = None,
+    lam: float | Tensor | None = None,
+) -> Tensor:
+    """psi(theta), annealed: what the target's score is without its length. Shaped like cos."""
+    level = psi_value(psi, cos, kind, k)
+    return level if lam is None else anneal(level, angular(cos, kind, k), lam)
 
 
 def _plain_score(

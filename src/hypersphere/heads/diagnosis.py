@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..functional.angles import cosine, row_norm
+from ..functional.angles import normalize, row_norm
 from ..functional.cross_entropy import margin_cross_entropy, margin_logits
 from ..functional.labels import check_labels, check_shapes
 from ..functional.margins import is_trivial
@@ -23,11 +24,12 @@ class Diagnosis:
     """What `diagnose` measured on a batch, and what to change, in words.
 
     Args:
-        loss: with margin and annealing as the head has them.
+        loss: the cross entropy with margin and annealing as the head has them, without penalties.
         plain_loss: without margin.
         log_classes: log C, the loss of guessing.
         accuracy: without margin, in 0..1.
         target_angle: mean angle to the own class, in degrees.
+        class_cosine: mean cosine to all classes; near 0 in a training that works.
         scale: mean scale of the scores.
         lam: the lambda of annealing; None without it.
         advice: what to change; empty if nothing is conspicuous.
@@ -38,6 +40,7 @@ class Diagnosis:
     log_classes: float
     accuracy: float
     target_angle: float
+    class_cosine: float
     scale: float
     lam: float | None
     advice: list[str] = field(default_factory=list)
@@ -66,6 +69,7 @@ def diagnose(
     labels: Tensor,
     stuck: float = 0.1,
     ignore_index: int = -100,
+    fresh: bool = False,
 ) -> Diagnosis:
     """Look at one batch: is the loss stuck at log C, and is the margin too hard?
 
@@ -77,6 +81,8 @@ def diagnose(
         labels: (B,) integers.
         stuck: how near to log C, relative, counts as stuck.
         ignore_index: samples with this label are left out.
+        fresh: leave out what is natural after few updates: a loss of log C, a margin that is not
+            met.
 
     Returns:
         The measurements and the advice; printed, it reads as text.
@@ -101,8 +107,9 @@ def diagnose(
     scores = margin_logits(x, head.weight, **options)
     plain = margin_cross_entropy(x, head.weight, labels, **options)
     lam = None if head.annealing is None else head.annealing.value
-    loss = margin_cross_entropy(x, head.weight, labels, head.margin, lam=lam, **options)
-    cos = cosine(x, head.weight.float()[labels])
+    loss = _margin_loss(head, x, labels, lam, options)
+    rows = normalize(head.weight.float()).view(head.num_classes, head.subcenters, -1)
+    cos = torch.einsum("bd,bkd->bk", normalize(x), rows[labels]).amax(1).clamp(-1, 1)
     scale = head.scale
     found = Diagnosis(
         loss=float(loss),
@@ -110,15 +117,16 @@ def diagnose(
         log_classes=math.log(head.num_classes),
         accuracy=float((scores.argmax(1) == labels).float().mean()),
         target_angle=float(cos.acos().rad2deg().mean()),
+        class_cosine=float((normalize(x) @ rows.mean((0, 1))).mean()),
         scale=float(row_norm(x).mean() if scale is None else scale),
         lam=lam,
     )
-    found.advice.extend(_advice(head, found, x, labels, stuck))
+    found.advice.extend(_advice(head, found, x, labels, stuck, fresh))
     return found
 
 
 def _advice(
-    head: MarginHead, found: Diagnosis, x: Tensor, labels: Tensor, stuck: float
+    head: MarginHead, found: Diagnosis, x: Tensor, labels: Tensor, stuck: float, fresh: bool
 ) -> list[str]:
     if not math.isfinite(found.loss):
         return ["the loss is not finite: look for NaN in the features before the head"]
@@ -127,7 +135,10 @@ def _advice(
     if head.num_classes == 1:
         return []  # one class is always right: log C = 0 is the best loss, not a guess
     advice = []
-    at_log_c = abs(found.plain_loss - found.log_classes) <= stuck * found.log_classes
+    opposite = found.class_cosine < -0.5
+    if opposite:
+        advice.append(_opposite(head, found))
+    at_log_c = not fresh and abs(found.plain_loss - found.log_classes) <= stuck * found.log_classes
     chance = 1 / head.num_classes
     told_apart = found.accuracy > (1 + chance) / 2  # more than half way from chance to all
     if head.scale is not None and not head.keep_weight_norm:
@@ -154,7 +165,8 @@ def _advice(
             "all features are nearly the same vector: the backbone has collapsed; lower the "
             "learning rate, warm up, and check its initialization and normalization"
         )
-    hard = found.loss > found.plain_loss + max(1.0, 0.5 * found.log_classes)
+    excess = found.loss - found.plain_loss
+    hard = not (fresh or opposite) and excess > max(1.0, 0.5 * found.log_classes)
     learned = found.accuracy > 2 * chance and not at_log_c
     if hard and not learned:
         advice.append(_softer(head, found, "the margin is on before anything is learned"))
@@ -183,6 +195,36 @@ def _advice(
     return advice
 
 
+def _margin_loss(
+    head: MarginHead, x: Tensor, labels: Tensor, lam: float | None, options: dict[str, Any]
+) -> Tensor:
+    """The cross entropy with the margin. That of binary decisions is on no scale with log C."""
+    psi = None if head.link == "softplus" else head.bound_margin(x, labels)
+    return margin_cross_entropy(
+        x,
+        head.weight,
+        labels,
+        psi,
+        lam=lam,
+        curriculum=head.curriculum,
+        others_kind=head.others_kind(),
+        **options,
+    )
+
+
+def _opposite(head: MarginHead, found: Diagnosis) -> str:
+    """See the trap in docs/heads.md."""
+    angle = math.degrees(math.acos(max(-1.0, found.class_cosine)))
+    what = "lower the learning rate or the scale, end the network with a BatchNorm"
+    if head.gradient == "exact" and head.margin is not None:
+        what += ", take gradient='detached', or let the margin grow with a MarginSchedule"
+    return (
+        f"the features lie opposite to all classes at once (about {angle:.0f} degrees, own class "
+        f"{found.target_angle:.0f}): there the margin keeps them, and nothing more is learned. "
+        f"Start anew: {what}"
+    )
+
+
 def _escapes_margin(head: MarginHead, found: Diagnosis, x: Tensor, labels: Tensor) -> bool:
     """Whether features of these directions would lose by being long, because of the margin.
 
@@ -190,7 +232,7 @@ def _escapes_margin(head: MarginHead, found: Diagnosis, x: Tensor, labels: Tenso
     shorter x is, the less that costs: the loss falls to log C. So compare the loss of the same
     directions at a length that could tell C classes apart.
     """
-    if is_trivial(head.margin):
+    if is_trivial(head.bound_margin(x, labels)):
         return False
     length = max(1.0, minimum_scale(head.num_classes))
     longer = x / row_norm(x).clamp_min(torch.finfo(x.dtype).tiny).unsqueeze(1) * length
@@ -198,7 +240,7 @@ def _escapes_margin(head: MarginHead, found: Diagnosis, x: Tensor, labels: Tenso
     if head.keep_weight_norm:  # the lengths of the classes shrink as well
         options["unit"] = True
     plain = margin_cross_entropy(longer, head.weight, labels, **options)
-    loss = margin_cross_entropy(longer, head.weight, labels, head.margin, lam=found.lam, **options)
+    loss = _margin_loss(head, longer, labels, found.lam, options)
     return bool(loss > found.log_classes) and bool(loss > plain + 0.5 * found.log_classes)
 
 

@@ -7,10 +7,10 @@ import math
 import torch
 from torch import Tensor, nn
 
-from ..functional.cross_entropy import Reduction, reduce
+from ..functional.class_parts import Reduction, reduce
 from ..functional.labels import check_labels, check_shapes
 from ..registry import register
-from .margin import plain_number, sizes
+from .arguments import plain_number, sizes
 
 __all__ = ["HingeHead"]
 

@@ -3,39 +3,28 @@
 from __future__ import annotations
 
 import math
-import numbers
-from typing import TYPE_CHECKING, Any, TypeVar, get_args
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
+from ..functional.angles import cosine
 from ..functional.angular import Angular, check_angular, held_angular, is_cosine
-from ..functional.cross_entropy import Gradient, Reduction, margin_cross_entropy, margin_logits
+from ..functional.class_parts import Reduction
+from ..functional.cross_entropy import Gradient, margin_cross_entropy, margin_logits
+from ..functional.labels import check_labels, check_shapes
 from ..functional.margins import Psi, is_trivial, make_margin
 from ..registry import register
 from .annealing import LambdaAnnealing
+from .arguments import check_head, plain_number, sizes, weighted_penalty
+from .margin_values import bound
+from .mixing import mixed_loss
 
 if TYPE_CHECKING:
     from .sharded import ClassShard
 
-__all__ = ["MarginHead", "plain_number", "sizes"]
-
-_Number = TypeVar("_Number")
-
-
-def plain_number(value: _Number) -> _Number | float:
-    """A number of another library (``np.float32(0.5)``) as Python's; anything else as it is."""
-    if type(value) in (int, float, bool) or not isinstance(value, numbers.Real):
-        return value
-    return int(value) if isinstance(value, numbers.Integral) else float(value)
-
-
-def sizes(in_features: int, num_classes: int) -> tuple[int, int]:
-    """Both as Python integers; raise unless they are whole numbers above 0."""
-    for name, size in (("in_features", in_features), ("num_classes", num_classes)):
-        if not isinstance(size, numbers.Integral) or size < 1:
-            raise ValueError(f"expected a whole number {name} >= 1, got {size!r}")
-    return int(in_features), int(num_classes)
+__all__ = ["MarginHead"]
 
 
 @register("head", "margin")
@@ -50,8 +39,9 @@ class MarginHead(nn.Module):
     Args:
         in_features: dimension d of the features.
         num_classes: number of classes C.
-        margin: a `Margin`, any callable psi of cos(theta), or None. `check_margin` knows the rule
-            that a psi has to obey.
+        margin: a `Margin`, any callable psi of cos(theta), a margin that changes with the batch
+            (`AdaptiveMargin`, `MagnitudeMargin`, `HeldMargin`), or None. `check_margin` knows the
+            rule that a psi has to obey.
         scale: s > 0. Default: |x|.
         learn_scale: make s a parameter, kept positive.
         keep_weight_norm: n_j = |w_j| in place of 1.
@@ -65,8 +55,12 @@ class MarginHead(nn.Module):
             "caffe" the rows of W are put back to unit length before each training step, as the
             released layer did.
         sample: share of the classes, in (0, 1], that `loss` uses in training; all labels of the
-            batch are among them. Default: all.
+            batch are among them (PartialFC). Default: all.
         chunk: classes that `loss` takes at a time. Default: about 2 MB of scores.
+        subcenters: directions per class, K; the nearest to a feature makes the score. With more
+            than one the weight is (C, K, d).
+        start_std: standard deviation of the entries of W at the start; the smaller, the faster the
+            rows turn at first. Default: 1 / sqrt(d), rows of length about 1.
 
     >>> from hypersphere.heads import Margin
     >>> head = MarginHead(8, 10, margin=Margin(m=4))
@@ -76,6 +70,9 @@ class MarginHead(nn.Module):
     """
 
     neuron_role = "output"
+    # How the scores of the other classes are summed up; see `SphereFace2Head`.
+    link: ClassVar[Literal["logsumexp", "softplus"]] = "logsumexp"
+    positive: float = 0.5
 
     weight: nn.Parameter
     annealing: LambdaAnnealing | None
@@ -97,45 +94,35 @@ class MarginHead(nn.Module):
         gradient: Gradient = "exact",
         sample: float | None = None,
         chunk: int | None = None,
+        subcenters: int = 1,
+        start_std: float | None = None,
     ) -> None:
         super().__init__()
         in_features, num_classes = sizes(in_features, num_classes)
         scale, k, sample = plain_number(scale), plain_number(k), plain_number(sample)
-        if scale is not None and not scale > 0:
-            raise ValueError(
-                f"scale is None for |x|, or a number > 0 (10 to 70 works); got {scale}"
-            )
-        margin = make_margin(margin)
-        if margin is not None and not callable(margin):
-            raise TypeError(
-                f"margin is a Margin, such as Margin(m=4), Margin(shift=0.5) or "
-                f"Margin(subtract=0.35), a callable psi of cos(theta), or None; got {margin!r}"
-            )
-        if learn_scale and scale is None:
-            raise ValueError("learn_scale=True needs a scale to start from, e.g. scale=30.0")
-        angular = held_angular(angular)
-        if learn_k and (
-            isinstance(angular, nn.Module) or check_angular(angular, k).default_k is None
-        ):
-            raise ValueError(
-                f"learn_k=True learns the curvature of angular='sigmoid' (Eq. 4.13), which "
-                f"{angular!r} is not; a module of the layers learns its own (learnable=True)"
-            )
-        if gradient not in get_args(Gradient):
-            raise ValueError(f"gradient must be one of {get_args(Gradient)}, got {gradient!r}")
+        margin, angular = make_margin(margin), held_angular(angular)
+        check_head(
+            margin,
+            scale=scale,
+            learn_scale=learn_scale,
+            keep_weight_norm=keep_weight_norm,
+            angular=angular,
+            k=k,
+            learn_k=learn_k,
+            gradient=gradient,
+            sample=sample,
+            subcenters=subcenters,
+            start_std=start_std,
+        )
         kind: Angular = getattr(angular, "kind", angular)
-        check_angular(kind, k)
-        if gradient == "caffe" and (keep_weight_norm or scale is not None or not is_cosine(kind)):
-            raise ValueError(
-                "gradient='caffe' is the released A-Softmax layer: unit weights, scale=None (|x|) "
-                "and the cosine; use 'exact' or 'detached' here"
-            )
-        if sample is not None and not 0 < sample <= 1:
-            raise ValueError(f"sample is a share of the classes, in (0, 1]; got {sample}")
         self.in_features, self.num_classes = in_features, num_classes
         self.margin, self.keep_weight_norm, self.gradient = margin, keep_weight_norm, gradient
         self.angular, self.sample, self.chunk = angular, sample, chunk
-        self.weight = nn.Parameter(torch.empty(num_classes, in_features))
+        self.subcenters, self.start_std = int(subcenters), start_std
+        shape = (num_classes, in_features)
+        if subcenters > 1:
+            shape = (num_classes, subcenters, in_features)  # type: ignore[assignment]
+        self.weight = nn.Parameter(torch.empty(shape))
         self.bias = nn.Parameter(torch.empty(num_classes)) if bias else None
         self._scale, self._k = scale, k
         self.log_scale = (
@@ -153,7 +140,7 @@ class MarginHead(nn.Module):
             if self.keep_weight_norm:
                 nn.init.kaiming_uniform_(self.weight, a=math.sqrt(5))
             else:
-                self.weight.normal_(std=self.in_features**-0.5)
+                self.weight.normal_(std=self.start_std or self.in_features**-0.5)
             if self.bias is not None:
                 self.bias.zero_()
 
@@ -161,6 +148,11 @@ class MarginHead(nn.Module):
     def no_weight_decay(self) -> tuple[str, ...]:
         """Whatever is learned in s, g and psi: decay would pull them to a value without meaning."""
         return tuple(n for n, _ in self.named_parameters() if n not in ("weight", "bias"))
+
+    @property
+    def curriculum(self) -> Tensor | None:
+        """The t of `functional.curricular`; None for scores of other classes as they are."""
+        return None
 
     @property
     def scale(self) -> float | Tensor | None:
@@ -193,14 +185,20 @@ class MarginHead(nn.Module):
             self._project()
         if self.shard is not None:
             return self.shard.logits(self, features, labels, ignore_index)
-        lam = self.annealing() if self.annealing is not None and labels is not None else None
+        psi, lam, others_kind = None, None, None
+        if labels is not None:
+            psi = self.bound_margin(features, labels, ignore_index)
+            lam = None if self.annealing is None else self.annealing()
+            others_kind = self.others_kind()
         return margin_logits(
             features,
             self.weight,
             labels,
-            self.margin,
+            psi,
             lam=lam,
             gradient=self.gradient,
+            curriculum=self.curriculum,
+            others_kind=others_kind,
             ignore_index=ignore_index,
             **self.score_options(),
         )
@@ -213,32 +211,61 @@ class MarginHead(nn.Module):
         label_smoothing: float = 0.0,
         class_weight: Tensor | None = None,
         ignore_index: int = -100,
+        shares: Tensor | None = None,
     ) -> Tensor:
         """The cross entropy of `head(features, labels, ignore_index)`, without that matrix.
 
+        Several classes per sample, (B, M) labels with their `shares` (mixup has M = 2), or (B, C)
+        probabilities: the mean of the losses of the classes, each with the margin in its turn.
+
         Args:
             features: (B, d).
-            labels: (B,) integers, or (B, C) probabilities for a head without margin.
+            labels: (B,) or (B, M) integers, or (B, C) probabilities, whose loss with a margin holds
+                a (B, C) matrix.
             reduction: "mean", "sum" or "none".
             label_smoothing: share of the target's probability, in [0, 1], that is spread over all
                 classes.
             class_weight: weight of each class, (C,). Default: 1.
             ignore_index: samples with this label do not count.
+            shares: (B, M) weights of the labels of each sample. Default: one label per sample.
 
         Returns:
             A scalar, or (B,) for "none".
         """
+        options = (label_smoothing, class_weight, ignore_index)
+        if shares is not None or (labels.ndim == 2 and not labels.is_floating_point()):
+            return mixed_loss(self._loss, features, labels, shares, reduction, *options)
+        return self._loss(features, labels, reduction, *options)
+
+    def _loss(
+        self,
+        features: Tensor,
+        labels: Tensor,
+        reduction: Reduction,
+        label_smoothing: float,
+        class_weight: Tensor | None,
+        ignore_index: int,
+        observe: bool = True,
+    ) -> Tensor:
+        """The loss with one label per sample, or with probabilities."""
         self._project()
         if self.shard is not None:
-            options = (reduction, label_smoothing, class_weight, ignore_index)
+            options = (reduction, label_smoothing, class_weight, ignore_index, observe)
             return self.shard.loss(self, features, labels, *options)
-        return margin_cross_entropy(
+        classes = self._classes(features, labels, ignore_index)
+        if observe and self.training:
+            rows = self.weight
+            self.observe(features, classes, lambda: cosine(features, rows[classes.clamp_min(0)]))
+        soft = labels.is_floating_point()
+        loss = margin_cross_entropy(
             features,
             self.weight,
             labels,
-            self.margin,
+            bound(self.margin, features, None if soft else classes),
             lam=None if self.annealing is None else self.annealing(),
             gradient=self.gradient,
+            curriculum=self.curriculum,
+            others_kind=self.others_kind(),
             reduction=reduction,
             label_smoothing=label_smoothing,
             class_weight=class_weight,
@@ -247,6 +274,78 @@ class MarginHead(nn.Module):
             chunk=self.chunk,
             **self.score_options(),
         )
+        penalty = self.penalty(features)
+        if penalty is None:
+            return loss
+        return loss + weighted_penalty(penalty, classes, class_weight, reduction)
+
+    def bound_margin(self, features: Tensor, labels: Tensor, ignore_index: int = -100) -> Psi:
+        """The margin that a batch has: `head.margin`, or what that makes of the batch.
+
+        Args:
+            features: (B, d).
+            labels: (B,) integers.
+            ignore_index: a label of no class.
+
+        Returns:
+            A `Margin`, another callable psi of cos(theta), or None.
+        """
+        if not hasattr(self.margin, "bind"):
+            return self.margin  # type: ignore[return-value]
+        soft = labels.is_floating_point()
+        classes = None if soft else self._classes(features, labels, ignore_index)
+        return bound(self.margin, features, classes)
+
+    def _classes(self, features: Tensor, labels: Tensor, ignore_index: int) -> Tensor:
+        """The label of each sample, (B,), with -1 for those that do not count."""
+        check_shapes(features, self.weight, labels)
+        if labels.is_floating_point():
+            return torch.zeros_like(labels[:, 0], dtype=torch.long)
+        labels = labels.long()
+        check_labels(labels, self.num_classes, ignore_index)
+        return torch.where(labels != ignore_index, labels, -1)
+
+    def observe(
+        self, features: Tensor, classes: Tensor, target_cosines: Callable[[], Tensor]
+    ) -> None:
+        """Take a training batch into what the margin remembers; `loss` does so before it is used.
+
+        Args:
+            features: (B, d).
+            classes: (B,) labels, -1 for samples that do not count.
+            target_cosines: gives cos(theta_y), (B,), if called.
+        """
+        own = getattr(self.margin, "observe", None)
+        if own is not None:
+            own(features, classes)
+
+    def penalty(self, features: Tensor) -> Tensor | None:
+        """What is added to the losses of the samples because of the lengths of their features.
+
+        Args:
+            features: (B, d).
+
+        Returns:
+            (B,), or None for nothing.
+        """
+        own = getattr(self.margin, "penalty", None)
+        return None if own is None else own(features)
+
+    def raised(self) -> float | Tensor:
+        """What is added to g of the other classes in training.
+
+        Returns:
+            A number, a scalar tensor, or one number per class (C,).
+        """
+        return 0.0
+
+    def others_kind(self) -> Angular | None:
+        """g of the other classes in training; None if it is that of the target.
+
+        Returns:
+            An angular activation, or None.
+        """
+        return None
 
     def score_options(self) -> dict[str, Any]:
         """How scores are made of weights.
@@ -282,7 +381,9 @@ class MarginHead(nn.Module):
         parts += ["keep_weight_norm=True"] if self.keep_weight_norm else []
         named = isinstance(self.angular, str) and not is_cosine(self.angular)
         parts += [f"angular={self.angular}"] if named else []
-        parts += [f"margin={self.margin}"] if not is_trivial(self.margin) else []
+        shown = not is_trivial(self.margin) and not isinstance(self.margin, nn.Module)
+        parts += [f"margin={self.margin}"] if shown else []
+        parts += [f"subcenters={self.subcenters}"] if self.subcenters > 1 else []
         parts += ["bias=True"] if self.bias is not None else []
         parts += [f"gradient={self.gradient}"] if self.gradient != "exact" else []
         parts += [f"sample={self.sample}"] if self.sample is not None else []

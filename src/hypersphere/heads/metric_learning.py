@@ -18,9 +18,10 @@ _NAMES = {"contrastive": "ContrastiveLoss", "triplet": "TripletMarginLoss"}
 class MetricLoss(nn.Module):
     """weight x a loss of pytorch-metric-learning on the features, to add to a head's loss.
 
-    Features (B, d) and labels (B,) -> a scalar. The losses need `pip install hypersphere[metric]`,
-    except "center": that is `center_loss` with a center per class that learns by gradient; the
-    library has none. `move_centers` is the authors' way to move the centers, which training uses.
+    Features (B, d) and labels (B,) -> a scalar. The losses need `pip install
+    'torch-hypersphere[metric]'`, except "center": that is `center_loss` with a center per class
+    that learns by gradient; the library has none. `move_centers` is the authors' way to move the
+    centers, which training uses.
 
         loss = head.loss(x, y) + MetricLoss("triplet", weight=0.5, margin=0.2)(x, y)
 

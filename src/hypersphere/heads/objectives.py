@@ -6,7 +6,9 @@ from ..functional.angular import Angular
 from ..functional.cross_entropy import Gradient
 from ..functional.margins import Margin
 from ..registry import register
-from .margin import MarginHead, plain_number
+from .arguments import chosen_scale, plain_number, slow_start
+from .margin import MarginHead
+from .margin_values import MarginValue, make_held_margin
 
 __all__ = [
     "AMSoftmaxHead",
@@ -167,7 +169,8 @@ class ASoftmaxHead(MarginHead):
     Args:
         in_features: dimension d of the features.
         num_classes: number of classes C.
-        m: multiplicative margin, m >= 1, real or integer.
+        m: multiplicative margin, m >= 1, real or integer; also a number per class or a
+            `MarginSchedule`.
         scale: s > 0 in place of |x|. Default: |x|.
         learn_scale: make s a parameter, kept positive.
         gradient: "exact", "detached" or "caffe"; see `functional.margin_cross_entropy`.
@@ -179,7 +182,7 @@ class ASoftmaxHead(MarginHead):
         self,
         in_features: int,
         num_classes: int,
-        m: float = 4,
+        m: MarginValue = 4,
         scale: float | None = None,
         learn_scale: bool = False,
         gradient: Gradient = "exact",
@@ -188,7 +191,7 @@ class ASoftmaxHead(MarginHead):
         super().__init__(
             in_features,
             num_classes,
-            Margin(m=plain_number(m)),
+            make_held_margin("m", plain_number(m), num_classes),
             scale=scale,
             learn_scale=learn_scale,
             gradient=gradient,
@@ -252,7 +255,8 @@ class AMSoftmaxHead(MarginHead):
     Args:
         in_features: dimension d of the features.
         num_classes: number of classes C.
-        m: what is subtracted from the target's cosine, m >= 0.
+        m: what is subtracted from the target's cosine, m >= 0; also a number per class (see
+            `long_tail_margins`) or a `MarginSchedule`.
         scale: s > 0.
         learn_scale: make s a parameter, kept positive.
         gradient: "exact", "detached" or "caffe"; see `functional.margin_cross_entropy`.
@@ -264,7 +268,7 @@ class AMSoftmaxHead(MarginHead):
         self,
         in_features: int,
         num_classes: int,
-        m: float = 0.35,
+        m: MarginValue = 0.35,
         scale: float = 30.0,
         learn_scale: bool = False,
         gradient: Gradient = "exact",
@@ -273,7 +277,7 @@ class AMSoftmaxHead(MarginHead):
         super().__init__(
             in_features,
             num_classes,
-            Margin(subtract=plain_number(m)),
+            make_held_margin("subtract", plain_number(m), num_classes),
             scale=scale,
             learn_scale=learn_scale,
             gradient=gradient,
@@ -290,33 +294,48 @@ class ArcFaceHead(MarginHead):
     codes differ from each other there: left as it is, which does not learn from features that begin
     opposite to their class, or cos(theta) - m sin(m), which jumps.
 
+    Scale and start of W keep out of the trap that docs/heads.md describes, features that lie
+    opposite to all classes at once: s is as large as C asks for, and the rows of W have length 3 at
+    first, so that they turn slowly. The paper's s = 64 and the short rows of its code, N(0,
+    0.01^2), are for networks that end with a BatchNorm: `MarginHead(d, C, Margin(shift=0.5),
+    scale=64.0, start_std=0.01)`.
+
+    With `subcenters` a class has several directions, for pictures that are wrong or hard; see
+    `find_outliers` and `keep_dominant`.
+
     Args:
         in_features: dimension d of the features.
         num_classes: number of classes C.
-        m: what is added to the target's angle, in radians, in [0, pi).
-        scale: s > 0.
+        m: what is added to the target's angle, in radians, in [0, pi); also a number per class (see
+            `long_tail_margins`) or a `MarginSchedule`.
+        scale: s > 0. Default: `automatic_scale(num_classes)`, 8 for 10 classes and 18 for 100,000;
+            the paper has 64.
         learn_scale: make s a parameter, kept positive.
         gradient: "exact", "detached" or "caffe"; see `functional.margin_cross_entropy`.
         sample: share of the classes, in (0, 1], that `loss` uses in training; all labels of the
-            batch are among them. Default: all.
+            batch are among them (PartialFC). Default: all.
+        subcenters: directions per class.
     """
 
     def __init__(
         self,
         in_features: int,
         num_classes: int,
-        m: float = 0.5,
-        scale: float = 64.0,
+        m: MarginValue = 0.5,
+        scale: float | None = None,
         learn_scale: bool = False,
         gradient: Gradient = "exact",
         sample: float | None = None,
+        subcenters: int = 1,
     ) -> None:
         super().__init__(
             in_features,
             num_classes,
-            Margin(shift=plain_number(m)),
-            scale=scale,
+            make_held_margin("shift", plain_number(m), num_classes),
+            scale=chosen_scale(scale, in_features, num_classes),
+            start_std=slow_start(in_features),
             learn_scale=learn_scale,
             gradient=gradient,
             sample=sample,
+            subcenters=subcenters,
         )

@@ -63,6 +63,7 @@ def save_shards(head: MarginHead, folder: str | Path, optimizer: Optimizer | Non
             rest = {n: p.detach() for n, p in head.named_parameters() if n not in ROWWISE}
             annealing = None if head.annealing is None else head.annealing.state_dict()
             common = {"parameters": rest, "annealing": annealing, "shards": names}
+            common["memory"] = _memory(head)
             torch.save(common, folder / "common.pt.new")
             os.replace(folder / "common.pt.new", folder / "common.pt")
             for old in folder.glob("classes-*.pt"):
@@ -100,6 +101,14 @@ def load_shards(head: MarginHead, folder: str | Path, optimizer: Optimizer | Non
                         _restore(optimizer.state[parameter], key, value, parameter, here, there)
         for name, parameter in _common(head).items():
             parameter.copy_(common["parameters"][name])
+    memory = common.get("memory", {})  # folders of earlier versions have none
+    for name, child in head.named_children():
+        own = {k[len(name) + 1 :]: v for k, v in memory.items() if k.startswith(f"{name}.")}
+        if own:
+            child.load_state_dict(own, strict=False)
+    for name in _own_buffers(head):
+        if name in memory:
+            getattr(head, name).copy_(memory[name])
     if common["annealing"] is not None:
         if head.annealing is None:
             head.annealing = LambdaAnnealing().to(head.weight.device)
@@ -161,6 +170,9 @@ def _checked(head: MarginHead, folder: Path) -> tuple[dict[str, Any], list[_Part
         )
     own = _common(head)
     _check_shapes(folder / "common.pt", common["parameters"], {n: p.shape for n, p in own.items()})
+    if "memory" in common:
+        expected = {name: value.shape for name, value in _memory(head).items()}
+        _check_shapes(folder / "common.pt", common["memory"], expected)
     return common, parts
 
 
@@ -212,6 +224,21 @@ def _rowwise(head: MarginHead) -> dict[str, nn.Parameter]:
 
 def _common(head: MarginHead) -> dict[str, nn.Parameter]:
     return {name: p for name, p in head.named_parameters() if name not in ROWWISE}
+
+
+def _own_buffers(head: MarginHead) -> list[str]:
+    return [name for name, _ in head.named_buffers(recurse=False) if name not in ROWWISE]
+
+
+def _memory(head: MarginHead) -> dict[str, Tensor]:
+    """What the head and its margin remember besides parameters and annealing, by name."""
+    found = {name: getattr(head, name) for name in _own_buffers(head)}
+    learned = set(_common(head))
+    for name, child in head.named_children():
+        if name != "annealing":
+            state = {f"{name}.{key}": value for key, value in child.state_dict().items()}
+            found.update({key: value for key, value in state.items() if key not in learned})
+    return found
 
 
 def _range(head: MarginHead) -> tuple[int, int]:

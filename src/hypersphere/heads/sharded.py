@@ -11,18 +11,22 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ..functional.cross_entropy import (
+from ..functional.angles import cosine
+from ..functional.binary_classes import assemble_binary
+from ..functional.class_parts import (
     Reduction,
-    assemble,
-    class_logsumexp,
-    margin_logits,
+    assemble_loss,
+    own_bias,
     scaled_features,
     smoothing_mass,
-    target_score,
 )
+from ..functional.cross_entropy import class_logsumexp, margin_logits
 from ..functional.labels import check_labels, check_options, check_shapes, sample_classes
+from ..functional.target_score import target_level, target_score
 from . import collectives
+from .arguments import weighted_penalty
 from .margin import MarginHead
+from .margin_values import bound
 
 __all__ = ["ClassShard", "ignore_in_ddp", "shard", "unshard"]
 
@@ -88,6 +92,9 @@ def shard(
             head.log_scale = nn.Parameter(torch.tensor(math.log(head._scale), device=place))
         if head.log_k is not None:
             head.log_k = nn.Parameter(torch.tensor(math.log(head._k or 0.5), device=place))
+        for part in head.modules():  # what heads and margins remember
+            if hasattr(part, "reset_state"):
+                part.reset_state(place)
         head.reset_parameters()
     module: Any = head  # torch leaves both methods untyped
     head.shard.hooks = [
@@ -220,17 +227,24 @@ class ClassShard:
             else collectives.gather_rows(value, self.counts, 1 / self.factor, self.group)
             for name, value in rows.items()
         }
-        options["bias"] = whole["bias"]
-        lam = head.annealing() if head.annealing is not None and labels is not None else None
+        if head.bias is not None:
+            options["bias"] = whole["bias"]
+        psi, lam, others_kind = None, None, None
+        if labels is not None:
+            psi = bound(head.margin, features, torch.where(labels != ignore_index, labels, -1))
+            lam = None if head.annealing is None else head.annealing()
+            others_kind = head.others_kind()
         weight = whole["weight"]
         assert weight is not None
         return margin_logits(
             features,
             weight,
             labels,
-            head.margin,
+            psi,
             lam=lam,
             gradient=head.gradient,
+            curriculum=head.curriculum,
+            others_kind=others_kind,
             ignore_index=ignore_index,
             **options,
         )
@@ -244,6 +258,7 @@ class ClassShard:
         label_smoothing: float,
         class_weight: Tensor | None,
         ignore_index: int,
+        observe: bool = True,
     ) -> Tensor:
         """The loss of the joined batch over all classes; "none" gives that of the own samples."""
         sample, count = head.sample if head.training else None, self.num_classes
@@ -252,17 +267,17 @@ class ClassShard:
             if labels.is_floating_point():
                 raise _soft_targets()
             check_shapes(features, head.weight, labels)
-            check_options(labels, head.margin, label_smoothing, sample, class_weight, count)
+            check_options(labels, label_smoothing, sample, class_weight, count)
             check_labels(labels, count, ignore_index)
 
         counts = self._row_counts(features, check)
         group, options = self.group, head.score_options()
-        scale, k = (
-            collectives.share(value, group)
-            if isinstance(value, Tensor) and value.requires_grad
-            else value
-            for value in (options["scale"], options["k"])
-        )
+        shared = ("scale", "k", "bias") if head.bias is None else ("scale", "k")
+        for name in shared:  # what all processes have: the gradients of their parts are added
+            value = options[name]
+            if isinstance(value, Tensor) and value.requires_grad:
+                options[name] = collectives.share(value, group)
+        scale, bias, k = options["scale"], options["bias"], options["k"]
         with torch.autocast(features.device.type, enabled=False):
             wide = torch.promote_types(features.dtype, torch.float32)
             x = collectives.gather_batch(features.to(wide), counts, self.factor, group)
@@ -271,46 +286,78 @@ class ClassShard:
             mine = (target_class >= self.start) & (target_class < self.stop)
             own_class = torch.where(mine, target_class - self.start, -torch.ones_like(y))
             z = scaled_features(x, head.weight, scale)
-            index = offset = None
+
+            def target_cosines() -> Tensor:
+                rows = head.weight.detach()[own_class.clamp_min(0)].to(z.dtype)
+                cos = cosine(z.detach(), rows)
+                return collectives.sum_over(torch.where(mine, cos, torch.zeros_like(cos)), group)
+
+            if observe and head.training:
+                head.observe(x.detach(), target_class, target_cosines)
+            psi = bound(head.margin, x, target_class)
+            lam = None if head.annealing is None else head.annealing()
+            index = offset = level = None
+            if head.curriculum is not None:
+                level = target_level(target_cosines(), psi, options["kind"], k, lam).detach()
             if sample is not None:
                 index, offset = sample_classes(own_class, self.stop - self.start, sample)
             mass = smoothing_mass(label_smoothing, class_weight, self.num_classes, z)
+            raised, others_bias = head.raised(), bias
+            if isinstance(raised, Tensor) and raised.ndim == 1:
+                raised = raised[self.start : self.stop]
+            if isinstance(raised, Tensor) or raised:
+                others_bias = bias + scale * raised
             others, moment, rows = class_logsumexp(
                 z,
                 head.weight,
                 own_class,
                 unit=options["unit"],
-                bias=head.bias,
-                kind=options["kind"],
+                bias=others_bias,
+                kind=head.others_kind() or options["kind"],
                 k=k,
                 mass=None if mass is None else mass[self.start : self.stop],
                 index=index,
                 offset=offset,
                 jacobian=head.gradient != "caffe",
+                level=level,
+                t=head.curriculum,
+                link=head.link,
                 chunk=head.chunk,
             )
-            lam = None if head.annealing is None else head.annealing()
             target = target_score(
-                z, rows, head.margin, options["unit"], options["kind"], k, lam, head.gradient
+                z, rows, psi, options["unit"], options["kind"], k, lam, head.gradient
             )
-            if head.bias is not None:
-                target = target + head.bias[own_class.clamp_min(0)]
+            if bias is not None:
+                target = target + own_bias(bias, own_class)
             target = collectives.sum_over(
                 torch.where(mine, target, torch.zeros_like(target)), group
             )
-            others = collectives.logsumexp_over(others, group)
-            if mass is not None:
-                moment = collectives.sum_over(moment, group)
-            loss = assemble(
-                others,
-                target,
-                moment,
-                target_class,
-                self.num_classes,
-                class_weight,
-                label_smoothing,
-                reduction,
-            )
+            if head.link == "softplus":
+                others = collectives.sum_over(others, group)
+                loss = assemble_binary(
+                    others, target, target_class, scale, head.positive, class_weight, reduction
+                )
+            else:
+                others = collectives.logsumexp_over(others, group)
+                if mass is not None:
+                    moment = collectives.sum_over(moment, group)
+                loss = assemble_loss(
+                    others,
+                    target,
+                    moment,
+                    target_class,
+                    self.num_classes,
+                    class_weight,
+                    label_smoothing,
+                    reduction,
+                )
+            penalty = head.penalty(x)
+            if penalty is not None:
+                # Each process brings its own samples: the gradients of the parts are added.
+                own = torch.zeros_like(penalty, dtype=torch.bool)
+                own[sum(counts[: self.rank]) : sum(counts[: self.rank + 1])] = True
+                penalty = collectives.sum_over(penalty * own, group)
+                loss = loss + weighted_penalty(penalty, target_class, class_weight, reduction)
             if reduction == "none":
                 loss = collectives.own_rows(loss, counts, 1 / self.factor, group)
             return loss

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from torch import nn
 from torch.nn import functional as F
 
+from ..finding import Findings, Site, find_layers
 from ..functional.decoupled import Weighted
 from ..registry import nearest
 from .angular import Angular, AngularLike, make_angular
@@ -74,12 +75,15 @@ def convert(
     linear: bool = False,
     shortcut_names: Sequence[str] = SHORTCUTS,
     verbose: bool = True,
+    output: bool = False,
 ) -> nn.Module:
     """Make every convolution (and, with linear=True, linear layer) of a model decoupled, in place.
 
     The new layers hold the very parameters of the old ones, so a pretrained network becomes the
     start of a decoupled one (4.4.3), and an optimizer made before goes on working. Layers whose
-    weight is computed (parametrizations, attention projections) and other subclasses are left.
+    weight is computed (parametrizations, attention projections), those inside adapters of PEFT,
+    transposed convolutions and other kinds that have no decoupled form stay, and are named with the
+    reason. Nothing is swapped if a layer fails.
 
     Args:
         model: any module; a layer is replaced itself.
@@ -95,6 +99,9 @@ def convert(
         linear: whether linear layers are converted, too.
         shortcut_names: patterns by which shortcuts are recognized.
         verbose: print what was swapped and what was not.
+        output: whether the output layer is converted, too. It is what declares
+            `neuron_role = "output"`, else the last linear layer; its logits would lie in [-1, 1].
+            A model that is itself a layer is always converted.
 
     Returns:
         The model; a new layer if the model is itself a layer.
@@ -114,11 +121,15 @@ def convert(
     magnitude, angular = make_magnitude(magnitude), make_angular(angular)
     account: list[Swap] = []
     swapped: dict[int, nn.Module] = {}
+    findings = find_layers(model)
+    sites = {id(site.module): site for site in findings}
 
     def swap(layer: nn.Module, name: str) -> nn.Module | None:
         if id(layer) in swapped:  # one layer under two names stays one layer
             return swapped[id(layer)]
         reason = _reason_to_stay(layer, name, skip, shortcuts, linear, shortcut_names)
+        if reason is None and layer is not model:
+            reason = _reason_of_place(sites.get(id(layer)), output)
         if reason is None:
             new = _decoupled_twin(layer, magnitude, angular, weighted, rescale)
             swapped[id(layer)] = new
@@ -129,6 +140,7 @@ def convert(
         return None
 
     model = _replace(model, swap)
+    account += _without_decoupled_form(findings, skip)
     if verbose:
         _print(account)
     return model
@@ -175,12 +187,16 @@ def revert(model: nn.Module, verbose: bool = True) -> nn.Module:
 def _replace(model: nn.Module, swap: Callable[[nn.Module, str], nn.Module | None]) -> nn.Module:
     if isinstance(model, _LAYERS):
         return swap(model, "") or model
-    for prefix, parent in list(model.named_modules()):
-        for name, child in list(parent._modules.items()):
+    # All twins are made before the first of them takes its place.
+    places: list[tuple[nn.Module, str, nn.Module]] = []
+    for prefix, parent in model.named_modules():
+        for name, child in parent._modules.items():
             if isinstance(child, _LAYERS):
                 new = swap(child, f"{prefix}.{name}" if prefix else name)
-                if new is not None:
-                    parent._modules[name] = new
+                places += [] if new is None else [(parent, name, new)]
+    for parent, name, new in places:
+        parent._modules[name] = new
+    for parent in list(model.modules()):
         if isinstance(parent, nn.TransformerEncoderLayer):
             _choose_path(parent)
     for module in model.modules():
@@ -209,6 +225,28 @@ def _reason_to_stay(
     if pointwise and not shortcuts and _matches(name, shortcut_names):
         return "1x1 shortcut"
     return None
+
+
+def _reason_of_place(site: Site | None, output: bool) -> str | None:
+    """Why a layer stays for where it stands in the model."""
+    if site is None or "LoRA" in site.note or site.note.startswith("base of"):
+        return "part of an adapter or its frozen copy"
+    return "output layer: output=True converts it" if site.role == "output" and not output else None
+
+
+def _without_decoupled_form(findings: Findings, skip: Sequence[str]) -> list[Swap]:
+    """Layers of kinds that nothing above has looked at."""
+    stay = []
+    for site in findings:
+        if not isinstance(site.module, _LAYERS):
+            layout = site.layout
+            before = f"{type(site.module).__name__}({layout.dim}, {layout.sets * layout.neurons})"
+            reason = (
+                "in skip" if _matches(site.name, skip) else f"{site.kind} has no decoupled form"
+            )
+            stay.append(Swap(site.label, before, "", reason))
+    unknown = [x for x in findings.left_out if x.reason.startswith("unknown")]
+    return stay + [Swap(x.name, x.what, "", "unknown layer") for x in unknown]
 
 
 def _decoupled_twin(

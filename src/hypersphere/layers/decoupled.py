@@ -7,10 +7,11 @@ dicts of the twin load as they are: what the operator learns (k, radius, rescali
 
 from __future__ import annotations
 
+import sys
 from typing import Any, TypeAlias
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch.nn import functional as F
 from torch.nn.modules.conv import _ConvNd
 
@@ -31,6 +32,14 @@ __all__ = [
 
 Padding: TypeAlias = str | int | tuple[int, ...]
 Size: TypeAlias = int | tuple[int, ...]
+
+
+_FUSIONS = ("fuse_conv_bn_eval", "fuse_linear_bn_eval")
+
+
+def _leaf_of_trace(layer: nn.Module, x: Any) -> Any:
+    """The call of a layer as one node of torch.fx, as those of torch's own layers are."""
+    return x.tracer.create_proxy("call_module", x.tracer.path_of_module(layer), (x,), {})
 
 
 class DecoupledLayer(nn.Module):
@@ -70,6 +79,23 @@ class DecoupledLayer(nn.Module):
         operator = Operator(filters, chosen, angular, weighted, rescale)
         self.operator = operator.to(device=device, dtype=dtype)
         self.register_load_state_dict_pre_hook(accept_plain_state)  # type: ignore[no-untyped-call]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # torch.nn.utils.fusion would multiply the factors of a BatchNorm into the weight, of which
+        # the direction alone counts here: the outputs would be wrong, without a word.
+        if name == "weight" and sys._getframe(1).f_code.co_name in _FUSIONS:
+            raise TypeError(
+                f"{type(self).__name__} cannot absorb a BatchNorm: its outputs do not change with "
+                f"the length of its weight. Keep the BatchNorm, or give the layer rescale=True, "
+                f"which has a factor and a summand per filter"
+            )
+        super().__setattr__(name, value)
+
+    def __prepare_scriptable__(self) -> None:
+        raise TypeError(
+            f"torch.jit.script cannot read {type(self).__name__}, whose formulas are objects: use "
+            f"torch.export or torch.compile, or torch.jit.trace with an example input"
+        )
 
     @property
     def bounded(self) -> bool:
@@ -116,6 +142,8 @@ class _DecoupledConv(DecoupledLayer, _ConvNd):
 
     def forward(self, x: Tensor) -> Tensor:
         # f(w, x) = h(|w|, |x|) g(theta) for every filter w and patch x, then scale f + bias.
+        if isinstance(x, fx.Proxy):
+            return _leaf_of_trace(self, x)
         x, geometry = self._padded(x)
         h, g, scale_and_bias = self.operator.h(), self.operator.g(), self.operator.affine(self.bias)
         return decoupled_conv(x, self.weight, **geometry, **h, **g, **scale_and_bias)
@@ -223,6 +251,8 @@ class DecoupledLinear(DecoupledLayer, nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         # f(w, x) = h(|w|, |x|) g(theta) for every row w of the weight, then scale f + bias.
+        if isinstance(x, fx.Proxy):
+            return _leaf_of_trace(self, x)
         if x.ndim < 1 or x.shape[-1] != self.in_features:
             raise ValueError(
                 f"{type(self).__name__} expects input (..., {self.in_features}); got "

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, distributed, nn
 
+from ..functional.mean_norm import batch_mean, follow
+
 __all__ = ["RunningNorm"]
 
 
@@ -48,23 +50,26 @@ class RunningNorm(nn.Module):
     def forward(self, norm: Tensor) -> Tensor:
         if not self.training:
             return self.mean
+        state = (self.mean, self.batches, self.momentum, is_first_forward())
         if self.sync and distributed.is_available() and distributed.is_initialized():
             total = _SumOverProcesses.apply(norm.sum())  # type: ignore[no-untyped-call]
-            patches = _SumOverProcesses.apply(norm.new_tensor(float(norm.numel())))  # type: ignore[no-untyped-call]
-            mean = total / patches.clamp_min(1)
-        else:
-            mean = norm.sum() / max(1, norm.numel())
-        seen = mean > 0
-        with torch.no_grad():  # an empty or an all-zero batch has no scale to tell
-            self.batches += seen
-            # In the type of the mean: 1 / count of whole numbers would be a float32.
-            count = self.batches.clamp_min(1).to(self.mean.dtype)
-            weight = count.reciprocal().clamp_min_(self.momentum).mul_(seen)
-            self.mean.lerp_(mean.to(self.mean.dtype), weight)
-        return torch.where(seen, mean, torch.ones_like(mean))
+            patches = _SumOverProcesses.apply(norm.new_full((), norm.numel()))  # type: ignore[no-untyped-call]
+            return follow(total / patches.clamp_min(1), *state)
+        return batch_mean(norm, *state)
 
     def extra_repr(self) -> str:
         return f"momentum={self.momentum:g}, sync={self.sync}"
+
+
+def is_first_forward() -> bool:
+    """Whether a forward is one of training.
+
+    False while a backward computes a part of it again (activation checkpointing), and inside the
+    transformations of torch.func, which do not let anything change a buffer.
+    """
+    if torch._C._are_functorch_transforms_active():
+        return False
+    return torch.compiler.is_compiling() or torch._C._current_graph_task_id() == -1
 
 
 class _SumOverProcesses(torch.autograd.Function):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -59,15 +61,19 @@ class Classifier(nn.Module):
         x: Tensor | tuple[Tensor, ...],
         labels: Tensor,
         mask: Tensor | None = None,
+        shares: Tensor | None = None,
         **options: Any,
     ) -> Tensor:
         """The head's loss, plus the penalty of a backbone that has one (PointNet's T-Nets).
 
         Args:
             x: samples (B, ...), or a tuple of the backbone's inputs.
-            labels: classes (B,).
+            labels: classes (B,); several per sample (B, M), with their shares; or probabilities
+                (B, C).
             mask: rows of the features and labels that count, e.g. the labeled nodes of a graph.
                 Default: all.
+            shares: weights (B, M) of several labels per sample, as mixup makes them: the loss is
+                the mean of those of the labels. Default: one label per sample.
             options: passed to the head's loss, e.g. ``reduction``, ``label_smoothing``.
 
         Returns:
@@ -81,9 +87,64 @@ class Classifier(nn.Module):
             features = self.features(x)
         if mask is not None:
             features, labels = features[mask], labels[mask]
-        if hasattr(self.head, "loss"):
-            return self.head.loss(features, labels, **options) + penalty  # type: ignore[operator]
-        return F.cross_entropy(self.head(features), labels, **options) + penalty
+            shares = None if shares is None else shares[mask]
+        return head_loss(self.head, features, labels, shares, **options) + penalty
+
+
+def head_loss(
+    head: nn.Module, features: Tensor, labels: Tensor, shares: Tensor | None = None, **options: Any
+) -> Tensor:
+    """The head's own loss, or the cross entropy of its scores.
+
+    Args:
+        head: features -> scores (B, C), with or without a method ``loss``.
+        features: (B, d).
+        labels: (B,) or (B, M) classes, or (B, C) probabilities.
+        shares: weights (B, M) of (B, M) labels. Default: one label per sample.
+        options: passed to the loss.
+
+    Returns:
+        The loss, a scalar unless ``reduction`` says otherwise.
+    """
+    own: Any = getattr(head, "loss", None)
+    if shares is not None and _mixes(own):
+        options["shares"] = shares
+    elif shares is not None:
+        reduction = options.pop("reduction", "mean")
+        each = [
+            shares[:, k] * head_loss(head, features, labels[:, k], reduction="none", **options)
+            for k in range(labels.shape[1])
+        ]
+        total = torch.stack(each).sum(0)
+        return {"mean": total.mean(), "sum": total.sum(), "none": total}[reduction]
+    if own is not None:
+        loss: Tensor = own(features, labels, **options)
+        return loss
+    return F.cross_entropy(head_scores(head, features), labels, **options)
+
+
+def head_scores(head: nn.Module, features: Tensor) -> Tensor:
+    """The scores of a head, checked: one of the user's own may give something else.
+
+    Args:
+        head: features -> scores.
+        features: (B, d).
+
+    Returns:
+        Scores (B, C).
+    """
+    scores: Tensor = head(features)
+    if scores.ndim != 2 or len(scores) != len(features):
+        raise ValueError(
+            f"{type(head).__name__} should give scores ({len(features)}, number of classes) for "
+            f"features {tuple(features.shape)}; got {tuple(scores.shape)}"
+        )
+    return scores
+
+
+def _mixes(loss: Any) -> bool:
+    """Whether a head's loss takes several labels per sample itself."""
+    return loss is not None and "shares" in inspect.signature(loss).parameters
 
 
 def _inputs(x: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:

@@ -6,11 +6,13 @@
 >>> model = hs.orthogonal.fold(model)                        # plain layers again
 """
 
+from .adapters import Adapter, load_adapter, merge, save_adapter
+from .butterfly import Butterfly
+from .costs import memory_estimate
 from .diagnostics import (
     RotatedLayer,
     RotationReport,
     energies,
-    memory_estimate,
     orthogonality_error,
     orthogonality_penalty,
     report,
@@ -18,27 +20,47 @@ from .diagnostics import (
 from .fold import add_task, fold, use_task
 from .groups import parameter_groups
 from .ogd import OGD
-from .rotate import rotate
+from .plan import PlannedLayer, RotationPlan
+from .pretrained import folded_state
+from .reflections import Reflections
+from .restart import restart
+from .rotate import plan_rotation, rotate
 from .rotation import Matrix, Rotation
+from .two_sided import TwoSided
 
 # The former name.
 LayerReport = RotatedLayer
+# What `rotate` would do, in the word one looks for.
+describe = plan_rotation
 
 __all__ = [
     "OGD",
+    "Adapter",
+    "Butterfly",
     "LayerReport",
     "Matrix",
+    "PlannedLayer",
+    "Reflections",
     "RotatedLayer",
     "Rotation",
+    "RotationPlan",
     "RotationReport",
+    "TwoSided",
     "add_task",
+    "describe",
     "energies",
     "fold",
+    "folded_state",
+    "load_adapter",
     "memory_estimate",
+    "merge",
     "orthogonality_error",
     "orthogonality_penalty",
     "parameter_groups",
+    "plan_rotation",
     "report",
+    "restart",
     "rotate",
+    "save_adapter",
     "use_task",
 ]

@@ -9,15 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..finding import find_layers
 from ..functional import hyperspherical_energy
-from ..functional.orthogonalize import determinants
-from ..registry import unknown_name
-from .matrices import METHODS
-from .rotation import FREE, Matrix, matrices, required_rotations
-from .sites import sites
-
-# Copies of U beside U, gradient and momentum that one step holds at its peak.
-_WORKSPACE = {"loewdin": 6, "exponential": 3, "ogd": 5, "regularized": 1, "none": 1}
+from .input_side import base_weight, effective_weight
+from .rotation import FREE, MAPS, Matrix, Rotation, TwoSided, matrices, required_rotations
 
 
 @torch.no_grad()
@@ -37,13 +32,13 @@ def orthogonality_error(model: nn.Module) -> float:
     >>> orthogonality_error(rotate(nn.Linear(6, 4), "gram_schmidt")) < 1e-5
     True
     """
-    found = [R.matrix().double() for _, R in matrices(model)]
+    found: list[Any] = [R for _, R in matrices(model)]
     if not found:
         raise ValueError(
             "no layer has a matrix R to measure: all were rotated with a function or module T(v), "
             "which need not be linear; report(model) shows their energies"
         )
-    return max(float(_gram_error(R).abs().max()) for R in found)
+    return float(max(R.orthogonality_error() for R in found))
 
 
 def orthogonality_penalty(model: nn.Module, squared: bool = True) -> Tensor:
@@ -63,7 +58,7 @@ def orthogonality_penalty(model: nn.Module, squared: bool = True) -> Tensor:
     >>> orthogonality_penalty(rotate(nn.Linear(4, 4), "regularized")).item() < 1e-9
     True
     """
-    free = [R for _, R in matrices(model) if R.method in FREE]
+    free = [R for R in _block_matrices(model) if R.method in FREE]
     if not free:
         raise ValueError(
             "no layer has a free matrix to penalize: rotate(model, method='regularized')"
@@ -78,6 +73,13 @@ def orthogonality_penalty(model: nn.Module, squared: bool = True) -> Tensor:
             else:
                 terms.append(math.sqrt(repeats) * torch.linalg.vector_norm(error, dim=1).sum())
     return torch.stack(terms).sum()
+
+
+def _block_matrices(model: nn.Module) -> list[Matrix]:
+    found: list[Any] = []
+    for _, R in matrices(model):
+        found += [R.inputs, R.outputs] if isinstance(R, TwoSided) else [R]
+    return [R for R in found if isinstance(R, Matrix)]
 
 
 def _gram_error(R: Tensor) -> Tensor:
@@ -110,38 +112,10 @@ def energies(model: nn.Module, s: float = 1.0, half_space: bool = False) -> dict
     ['0', '1']
     """
     return {
-        site.label: energy(
-            site.layout.rows(getattr(site.module, site.parameter)), site.layout.sets, s, half_space
-        )
-        for site in sites(model)
+        site.label: energy(site.layout.rows(site.read()), site.layout.sets, s, half_space)
+        for site in find_layers(model)
+        if site.state != "quantized"
     }
-
-
-def memory_estimate(
-    d: int, blocks: int = 1, share_blocks: bool = False, method: object = "cayley", sets: int = 1
-) -> int:
-    """Bytes that learning R takes in float32: U, gradient, momentum and the factorization.
-
-    Args:
-        d: length of a neuron.
-        blocks: number of blocks of R.
-        share_blocks: whether one block is stored for all.
-        method: as in :func:`rotate`.
-        sets: number of independent matrices, 3 for the packed projections of attention.
-
-    Returns:
-        The number of bytes.
-
-    >>> memory_estimate(576) == 5 * 576 * 576 * 4
-    True
-    >>> memory_estimate(576, blocks=4) * 4 == memory_estimate(576)
-    True
-    """
-    if isinstance(method, str) and method not in METHODS:
-        raise unknown_name("method", method, METHODS)
-    copies = 3 + _WORKSPACE.get(str(method), 2)
-    stored = 1 if share_blocks else blocks
-    return 4 * copies * sets * stored * (d // blocks) ** 2
 
 
 @dataclass
@@ -154,7 +128,8 @@ class RotatedLayer:
         neurons: number of neurons.
         dim: length of a neuron.
         blocks: number of blocks of R.
-        parameters: trained numbers of R, the "# Parameters" of Tables F.4 and F.5.
+        parameters: trained numbers of R. The "# Parameters" of Tables F.4 and F.5 count whole
+            matrices; Cayley and the exponential train what is above the diagonal.
         baseline_parameters: numbers of the plain weight.
         energy_start: mean energy of a pair of neurons when the layer was rotated.
         energy_now: the same now.
@@ -236,33 +211,38 @@ def report(model: nn.Module) -> RotationReport:
     >>> from hypersphere.orthogonal import rotate
     >>> layer = report(rotate(nn.Conv2d(64, 64, 3), "cayley", blocks=4)).layers[0]
     >>> layer.dim, layer.parameters, layer.baseline_parameters
-    (576, 82944, 36864)
+    (576, 41184, 36864)
     """
     layers = []
     for label, module, parameter, rotation in required_rotations(model):
         layout, turn = rotation.layout, rotation.map
-        weight = getattr(module, parameter)
-        error = determinant = None
-        blocks = 1
-        if isinstance(turn, Matrix):
-            R = turn.matrix().double()
-            error = float(_gram_error(R).abs().max())
-            repeats = turn.blocks if R.shape[1] == 1 else 1
-            determinant = float(determinants(R).prod() ** repeats)
-            blocks = turn.blocks
+        weight = effective_weight(module, parameter, rotation)
+        known = isinstance(turn, MAPS)
         layers.append(
             RotatedLayer(
                 name=label,
                 method=rotation.method,
                 neurons=layout.neurons * layout.sets,
                 dim=layout.dim,
-                blocks=blocks,
+                blocks=int(turn.blocks) if known else 1,  # type: ignore[arg-type]
                 parameters=sum(p.numel() for p in turn.parameters()),
                 baseline_parameters=weight.numel(),
-                energy_start=float(rotation.start_energy),
+                energy_start=_start_energy(module, parameter, rotation),
                 energy_now=energy(layout.rows(weight), layout.sets),
-                orthogonality_error=error,
-                determinant=determinant,
+                orthogonality_error=turn.orthogonality_error() if known else None,  # type: ignore[operator]
+                determinant=turn.determinant() if known else None,  # type: ignore[operator]
             )
         )
     return RotationReport(layers)
+
+
+def _start_energy(module: Any, parameter: str, rotation: Rotation) -> float:
+    """As noted when the layer was rotated, or that of its neurons, which R has not changed."""
+    noted = float(rotation.start_energy)
+    if not math.isnan(noted):
+        return noted
+    if rotation.side == "input":
+        neurons = base_weight(module, parameter, rotation)
+    else:
+        neurons = module.parametrizations[parameter].original
+    return energy(rotation.layout.rows(neurons), rotation.layout.sets)

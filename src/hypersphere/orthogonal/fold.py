@@ -5,10 +5,15 @@ from __future__ import annotations
 from typing import Any, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from .rotation import required_rotations
+from ..finding import weight_state
+from .input_side import detach_input_rotation, effective_weight
+from .rotation import Rotation, required_rotations
+from .task_values import exchange_values
+
+__all__ = ["add_task", "fold", "unparametrized", "use_task", "why_not_written"]
 
 
 @torch.no_grad()
@@ -17,7 +22,9 @@ def fold(model: nn.Module) -> nn.Module:
 
     The current task's R is the one folded. Folding and rotating again with start="identity" is
     progressive training (F.8). A weight that was frozen, before `rotate` or since, stays frozen;
-    copies of the model stay rotated.
+    copies of the model stay rotated. A weight that cannot be rewritten (quantized, sharded, or made
+    by another parametrization) raises, and nothing is folded; one that is tied to another gets a
+    parameter of its own.
 
     Args:
         model: a rotated model.
@@ -32,26 +39,58 @@ def fold(model: nn.Module) -> nn.Module:
     >>> torch.equal(fold(layer)(x), y), list(layer.state_dict())
     (True, ['weight', 'bias'])
     """
-    for _, module, parameter, rotation in required_rotations(model):
-        weight = getattr(module, parameter).clone()
+    found = required_rotations(model)
+    refused = [f"{item[0]} ({why})" for item in found if (why := why_not_written(*item[1:]))]
+    if refused:
+        raise ValueError(
+            f"cannot fold into {', '.join(refused[:5])}: such a weight cannot be rewritten, so R "
+            f"stays beside it; save what was trained instead, or fold the model before that"
+        )
+    # All weights first: nothing is folded if one of them fails.
+    weights = [effective_weight(*item[1:]).detach().clone() for item in found]
+    for (_, module, parameter, rotation), weight in zip(found, weights, strict=True):
+        if rotation.side == "input":
+            frozen = not any(p.requires_grad for p in rotation.parameters())
+            detach_input_rotation(module)
+            own: Any = getattr(module, parameter)
+            trainable = rotation.trainable and not frozen
+            # A parameter of its own: a tied one keeps its values elsewhere.
+            setattr(module, parameter, nn.Parameter(weight.to(own.dtype), trainable))
+            continue
         chain: Any = cast(Any, module.parametrizations)[parameter]
-        frozen = list(rotation.map.parameters()) and not any(
+        frozen = bool(list(rotation.map.parameters())) and not any(
             p.requires_grad for p in chain.parameters()
         )
-        # Copies of a module share the class from which torch is about to remove the property.
-        shared = type(module)
-        module.__class__ = type(shared.__name__, shared.__bases__, dict(vars(shared)))
-        parametrize.remove_parametrizations(module, parameter, leave_parametrized=False)
-        plain = nn.Parameter(weight, requires_grad=rotation.trainable and not frozen)
-        # Registered anew it would follow the bias; keys keep the order of the plain layer.
-        others = {k: v for k, v in module._parameters.items() if k != parameter}
-        module._parameters.clear()
-        for name in _plain_order(module, parameter, list(others)):
-            module._parameters[name] = plain if name == parameter else others[name]
+        unparametrized(module, parameter, weight, rotation.trainable and not frozen)
     return model
 
 
+def unparametrized(module: nn.Module, parameter: str, weight: Tensor, trainable: bool) -> None:
+    """A plain parameter again, in its place among the others."""
+    # Copies of a module share the class from which torch is about to remove the property.
+    shared = type(module)
+    module.__class__ = type(shared.__name__, shared.__bases__, dict(vars(shared)))
+    parametrize.remove_parametrizations(module, parameter, leave_parametrized=False)
+    plain = nn.Parameter(weight, requires_grad=trainable)
+    # Registered anew it would follow the bias; keys keep the order of the plain layer.
+    others = {k: v for k, v in module._parameters.items() if k != parameter}
+    module._parameters.clear()
+    for name in _plain_order(module, parameter, list(others)):
+        module._parameters[name] = plain if name == parameter else others[name]
+
+
+def why_not_written(module: Any, parameter: str, rotation: Rotation) -> str:
+    """Why the weight of a rotated layer cannot be rewritten; empty if it can."""
+    if rotation.side == "weight":
+        return ""
+    state, remark, _ = weight_state(module, parameter, {})
+    return "" if state == "plain" else remark
+
+
 def _plain_order(module: nn.Module, parameter: str, others: list[str]) -> list[str]:
+    if isinstance(module, nn.RNNCellBase):
+        known = ["weight_ih", "weight_hh", "bias_ih", "bias_hh"]
+        return [k for k in known if k in {parameter, *others}]
     if isinstance(module, nn.MultiheadAttention):
         known = [
             "in_proj_weight",
@@ -92,7 +131,8 @@ def use_task(model: nn.Module, name: str) -> nn.Module:
     """Make `name` the current task: its R turns the neurons, and is the one that is trained.
 
     The task every rotated model starts with is called "default". Give the optimizer the
-    parameters of a task after making it current (`parameter_groups(model)`).
+    parameters of a task after making it current (`parameter_groups(model)`). What else its adapter
+    brought (:func:`load_adapter`: classifier, norms) takes its place, too.
 
     Args:
         model: a rotated model.
@@ -101,6 +141,9 @@ def use_task(model: nn.Module, name: str) -> nn.Module:
     Returns:
         The model.
     """
-    for _, _, _, rotation in required_rotations(model):
+    found = required_rotations(model)
+    before = found[0][3].task
+    for _, _, _, rotation in found:
         rotation.use_task(name)
+    exchange_values(model, before, name)
     return model

@@ -25,6 +25,10 @@ STRUCTURED = (
     "lower_hessenberg",
 )
 METHODS = (*CONSTRUCTED, *FREE, *STRUCTURED)
+# Methods that use a skew matrix: the d (d - 1) / 2 numbers above its diagonal are all they store.
+PACKED = ("cayley", "exponential", "skew")
+# Methods whose R is a signed permutation, not the identity, where `neutral` starts them.
+TURNED_START = ("householder", "skew")
 # Methods whose U can be a random rotation itself: R(U) = U up to the last sign of Householder.
 TAKES_ROTATION = (*(m for m in CONSTRUCTED if m not in ("cayley", "exponential")), *FREE)
 

@@ -11,8 +11,9 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.sgd import sgd
 
+from ..functional.host import known
 from ..functional.orthogonalize import spectral_norm
-from .rotation import mark_orthogonal
+from .block_matrix import mark_orthogonal
 
 # Note [Step length]
 # The fixed point (7.6) converges for (lr / 2) |W| < 1; longer steps are cut to half of that.
@@ -22,6 +23,8 @@ _REACH = 0.5
 # transform is cut after its third power. The sum over the steps, with one rounding error each, is
 # followed; before it passes this bound the matrix is pulled back.
 _DRIFT = 4e-6
+# Note [Not waiting]
+# On an accelerator |W| is not waited for: the step is cut there, and each step pulls back.
 # From this size on, estimating |W|_2 costs less than the Newton-Schulz steps it spares.
 _LARGE = 384
 
@@ -61,6 +64,8 @@ class OGD(Optimizer):
     >>> orthogonality_error(layer) < 1e-5
     True
     """
+
+    keeps_orthogonal = True
 
     def __init__(
         self,
@@ -129,14 +134,27 @@ class OGD(Optimizer):
             state["momentum_buffer"] = total
             W = W.add(total, alpha=group["momentum"]) if group["nesterov"] else total
         # A skew matrix has its eigenvalues in pairs: |W|_2 <= |W|_F / sqrt 2.
-        size = float(torch.linalg.matrix_norm(W).max()) / math.sqrt(2.0)
-        lr = min(float(group["lr"]), 2.0 * _REACH / max(size, 1e-30))  # Note [Step length]
-        Y = R
+        size = torch.linalg.matrix_norm(W).max() / math.sqrt(2.0)
+        U.copy_(self._moved(R, W, size, group, state).reshape(U.shape))
+        mark_orthogonal(U)
+
+    def _moved(
+        self, R: Tensor, W: Tensor, size: Tensor, group: dict[str, Any], state: Any
+    ) -> Tensor:
+        """R along W, orthogonal; Note [Step length]."""
+        found = known(size)
+        if found is None:  # Note [Not waiting]
+            cut = torch.clamp(2.0 * _REACH / size.clamp_min(1e-30), max=float(group["lr"]))
+            W, Y = W * cut, R
+            for _ in range(group["iterations"]):
+                Y = torch.baddbmm(R, W, Y, alpha=0.5)
+            Y = torch.baddbmm(R, W, Y)
+            return torch.baddbmm(Y, Y, Y.mT @ Y, beta=1.5, alpha=-0.5)
+        lr, Y = min(float(group["lr"]), 2.0 * _REACH / max(found, 1e-30)), R
         for _ in range(group["iterations"]):  # (U + Y_i) / 2, which saves an addition
             Y = torch.baddbmm(R, W, Y, alpha=lr / 2)
         Y = torch.baddbmm(R, W, Y, alpha=lr)
-        U.copy_(self._pulled_back(Y, W, lr * size / 2, lr, group, state).reshape(U.shape))
-        mark_orthogonal(U)
+        return self._pulled_back(Y, W, lr * found / 2, lr, group, state)
 
     def _pulled_back(
         self, Y: Tensor, W: Tensor, b: float, lr: float, group: dict[str, Any], state: Any

@@ -23,7 +23,8 @@ import torch
 from torch import Tensor, nn
 
 from ..registry import unknown_name
-from .rotation import Rotation, rotations
+from .input_side import base_weight
+from .rotation import Rotation, TwoSided, rotations
 
 __all__ = ["OptimizerKind", "RateScale", "check_optimizer", "rate_scales"]
 
@@ -67,12 +68,16 @@ def rate_scales(model: nn.Module, optimizer: OptimizerKind = "sgd") -> dict[int,
     check_optimizer(optimizer)
     found: dict[int, RateScale] = {}
     for _, module, parameter, rotation in rotations(model):
-        trained = [p for p in rotation.map.parameters() if p.requires_grad]
-        if trained:
-            # OGD steps its own matrices, whatever moves the rest.
-            kind = "ogd" if rotation.method == "ogd" else optimizer
-            scale = _scale(module, parameter, rotation, trained, kind)
-            found.update((id(p), scale) for p in trained)
+        # Two matrices share the decrease between them.
+        turn = rotation.map
+        maps = [turn.inputs, turn.outputs] if isinstance(turn, TwoSided) else [turn]
+        for part in maps:
+            trained = [p for p in part.parameters() if p.requires_grad and p.numel()]
+            if trained:
+                # OGD steps its own matrices, whatever moves the rest.
+                kind = "ogd" if rotation.method == "ogd" else optimizer
+                scale = _scale(module, parameter, rotation, trained, kind, 1 / len(maps))
+                found.update((id(p), scale) for p in trained)
     return found
 
 
@@ -82,15 +87,19 @@ def _scale(
     rotation: Rotation,
     trained: list[nn.Parameter],
     optimizer: str,
+    share: float,
 ) -> RateScale:
-    weight: Tensor = getattr(module, parameter)
+    # On the input side the base is read once; a quantized one has to be found out.
+    base = base_weight(module, parameter, rotation) if rotation.side == "input" else None
+    weight: Tensor = getattr(module, parameter) if base is None else base
     generator = torch.Generator().manual_seed(0)
     plain = turned = 0.0
     for _ in range(PROBES):
         G = torch.randn(weight.shape, generator=generator).to(weight)
         with torch.enable_grad():
+            turned_weight = getattr(module, parameter) if base is None else rotation(base)
             grads = torch.autograd.grad(
-                getattr(module, parameter), trained, G, allow_unused=True, materialize_grads=True
+                turned_weight, trained, G, allow_unused=True, materialize_grads=True
             )
         if optimizer == "ogd":
             plain += _squares(G)
@@ -103,6 +112,7 @@ def _scale(
             turned += sum(g.double().abs().sum().item() for g in grads)
     if not turned > 0:
         return RateScale(1.0, 1.0)  # nothing to turn: neurons of length 0
+    plain *= share
     rate = plain / turned
     if optimizer == "adam":
         # Its decay is part of the gradient: the same share of it, entry by entry.

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import copy
-import math
-import warnings
 from collections.abc import Callable, Collection
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -13,15 +11,19 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from ..functional import normalize as unit
-from ..functional import random_rotation
-from ..registry import nearest
-from .diagnostics import energy, memory_estimate
-from .matrices import CONSTRUCTED, METHODS, TAKES_ROTATION, neutral
-from .refine import REFINEMENTS, refine_neurons
-from .rotation import Function, Matrix, Rotation
-from .sites import FilterMatrix, Site, chosen_sites
+from .diagnostics import energy
+from .first_maps import Form, start_neurons
+from .fold import unparametrized
+from .input_side import attach_input_rotation, average_over_ranks, detach_input_rotation
+from .matrices import CONSTRUCTED, TURNED_START
+from .plan import PlannedLayer, RotationPlan, check_refine, make_plan, warn_of_memory
+from .pretrained import install_plain_files
+from .refine import refine_neurons
+from .rotation import MAPS, Rotation
+from .steps import watch_optimizers
 
 MEMORY_WARNING = 2**30  # bytes for one layer
+_OWN = ("plain", "sharded", "quantized")  # weights of one module alone
 
 
 def rotate(
@@ -38,18 +40,29 @@ def rotate(
     refine_steps: int = 1000,
     generator: torch.Generator | None = None,
     learn_lengths: bool = False,
+    targets: str | Collection[str] | None = None,
+    structure: str = "blocks",
+    side: str = "auto",
+    both_sides: bool = False,
+    rank: int = 8,
+    factors: int | None = None,
+    verbose: bool = False,
 ) -> nn.Module:
     r"""Over-parameterize the layers of `model` in place: w = R v with v fixed and R learned (7.1).
 
+    Nothing is touched if any layer cannot be rotated as asked.
+
     Args:
-        model: convolutions of any dimension and groups, linear and decoupled layers, and the
-            projections of nn.MultiheadAttention are rotated; one R for all neurons of a layer
-            (q, k and v of an attention count as three layers).
+        model: what :func:`hypersphere.finding.find_layers` finds is rotated: convolutions of any
+            dimension and groups, linear and decoupled layers, the Conv1D of Hugging Face, the
+            projections of nn.MultiheadAttention and recurrent cells; one R for all neurons of a
+            layer (q, k and v of an attention, and the gates of a cell, count as layers). Of a
+            layer wrapped by LoRA the base is rotated.
         method: how R is made from its parameter U:
 
             - a name of :func:`hypersphere.functional.orthogonalize`;
-            - "ogd": R = U, to be trained with :class:`OGD` (7.6); training with another optimizer
-              raises once R has left the orthogonal matrices;
+            - "ogd": R = U, to be trained with :class:`OGD` (7.6); another optimizer raises at its
+              first step;
             - "regularized": R = U, with :func:`orthogonality_penalty` in the loss (7.7);
             - "none": R = U, nothing keeps it orthogonal (UPT);
             - "spd", "lower_triangular", "upper_triangular", "banded", "symmetric", "skew",
@@ -72,6 +85,25 @@ def rotate(
         generator: source of the random rotations, on the CPU.
         learn_lengths: train the length of each neuron beside its direction. The text keeps it
             fixed.
+        targets: names of modules to rotate, as PEFT's target_modules: whole names, last parts
+            ("q_proj") or patterns ("*.attn.*"), or one regular expression for whole names, or
+            "all-linear", which leaves the output layer out as the default does.
+            Embeddings and bilinear layers are rotated only if named here. Default: all layers but
+            those of `skip`.
+        structure: "blocks" (F.33, F.34); "butterfly", a product of block-diagonal factors over
+            wider and wider strides (BOFT); "reflections", a product of `rank` of them (HRA).
+        side: "weight" turns the neurons, w = R v; "input" turns the inputs, y = W (R^T x), and
+            leaves the weight untouched, be it frozen, quantized, sharded or shared (linear layers
+            and 1x1 convolutions with start="identity"); "auto" takes the cheaper side, which is
+            the inputs' where a block is at most a quarter as long as the layer has neurons, or
+            where the weight cannot be turned, and the weights' elsewhere.
+        both_sides: W = P W_0 R^T with a second orthogonal matrix P that mixes the neurons: the
+            singular values of W stay, the energy does not (POET). See :func:`restart`.
+        rank: number of reflections, even.
+        factors: factors of the butterfly. Default: as many as the blocks allow, which connects
+            every input to every output if their number is a power of two.
+        verbose: print what is rotated, on which side, and what is left out and why; see
+            :func:`plan_rotation`.
 
     Returns:
         The model.
@@ -91,150 +123,159 @@ def rotate(
     >>> model[4]  # the output layer is left alone
     Linear(in_features=8, out_features=10, bias=True)
     """
-    _check(method, blocks, start, refine)
-    chosen = chosen_sites(model, skip)
-    _check_sites(model, chosen)
-    _check_sizes(chosen, method, blocks, bandwidth)
-    _warn_of_memory(chosen, method, blocks, share_blocks)
+    form = Form(method, blocks, share_blocks, structure, factors, rank, both_sides, bandwidth)
+    check_refine(refine)
     unit_norm = start != "identity" if normalize is None else normalize
-    for site in chosen:
+    changes = {
+        "a function T(v)": not isinstance(method, str),
+        f"method={method!r}": method in TURNED_START and structure != "reflections",
+        f"start={start!r}": start != "identity",
+        "normalize=True": unit_norm,
+        f"refine={refine!r}": refine is not None,
+        "learn_neurons=True": learn_neurons,
+        "learn_lengths=True": learn_lengths,
+        "both_sides=True": both_sides,
+    }
+    needs_weight = next((text for text, yes in changes.items() if yes), "")
+    plan = make_plan(model, form, start, side, skip, targets, needs_weight)
+    warn_of_memory(plan, MEMORY_WARNING)
+    if verbose:
+        print(plan)
+
+    def prepared(layer: PlannedLayer) -> tuple[PlannedLayer, Rotation, Tensor | None]:
+        """The rotation and, if they are not the weight as it is, the neurons."""
+        site = layer.site
+        if layer.side == "input":
+            return layer, _input_rotation(layer, generator), None
         layout, weight = site.layout, getattr(site.module, site.parameter)
-        shape = _block_shape(layout, blocks, share_blocks)
-        with torch.no_grad():
-            rows = layout.rows(weight).clone()
-            rows = unit(rows) if unit_norm else rows
-            if refine is not None:
-                rows = refine_neurons(rows, layout.sets, refine == "half_space_mhe", refine_steps)
-            turn = None
-            count = block_count(layout, blocks)
-            if start == "random":
-                turn = random_rotation(shape[-1], shape[:2], generator, torch.float64)
-                rows = Matrix(turn.to(rows.device), "none")(rows.double()).to(rows.dtype)
-            first = _first_map(method, turn, shape, count, bandwidth)
-            if start == "normal" and isinstance(first, Matrix):
-                first.U.normal_(generator=generator)
-                rows = first.to(rows.device)(rows.double()).to(rows.dtype)
-            weight.copy_(layout.weight(rows))
-            rotation = Rotation(
-                layout,
-                first.to(weight),
-                energy(rows, layout.sets),
-                weight.requires_grad,
-                learn_lengths,
-            )
-            rotation.to(weight.device)
-        # torch asks the rotation's right_inverse for the neurons behind the weight just set.
-        parametrize.register_parametrization(
-            site.module, site.parameter, rotation.train(site.module.training)
-        )
-        chain: Any = cast(Any, site.module.parametrizations)[site.parameter]
-        chain.original.requires_grad_(learn_neurons)
+        rows = layout.rows(weight.detach())
+        before = rows
+        rows = unit(rows) if unit_norm else rows
+        if refine is not None:
+            rows = refine_neurons(rows, layout.sets, refine == "half_space_mhe", refine_steps)
+        rows, first = start_neurons(form, layout, rows, start, generator)
+        # The energy at the start is that of the neurons, unless they or R may change it.
+        constant = not learn_neurons and (start != "normal" or method in CONSTRUCTED)
+        value = float("nan") if constant else energy(first(rows), layout.sets)
+        rotation = Rotation(layout, first, value, weight.requires_grad, learn_lengths)
+        rotation.to(weight.device)
+        if learn_lengths:
+            rotation.to(torch.promote_types(weight.dtype, torch.float32))
+            rows = rotation.take_lengths(rows)
+        if not isinstance(first, MAPS):
+            rotation(layout.weight(rows))  # the caller's own T(v) may not fit
+        return layer, rotation, None if rows is before else layout.weight(rows).contiguous()
+
+    with torch.no_grad():
+        everything = [prepared(layer) for layer in plan]
+    _attach_all(everything, learn_neurons)
+    watch_optimizers()
+    install_plain_files(model)
     return model
 
 
-def _first_map(
-    method: str | Callable[[Tensor], Tensor],
-    turn: Tensor | None,
-    shape: tuple[int, int, int, int],
-    blocks: int,
-    bandwidth: int,
-) -> nn.Module:
-    if isinstance(method, nn.Module):
-        return copy.deepcopy(method)
-    if not isinstance(method, str):
-        return Function(method)
-    if turn is not None and method in TAKES_ROTATION:
-        return Matrix(turn, method, blocks, bandwidth)
-    return Matrix(neutral(method, shape[-1]).repeat(*shape[:2], 1, 1), method, blocks, bandwidth)
+def plan_rotation(
+    model: nn.Module,
+    method: str | Callable[[Tensor], Tensor] = "cayley",
+    blocks: int = 1,
+    share_blocks: bool = False,
+    start: str = "random",
+    skip: Collection[str] | None = None,
+    targets: str | Collection[str] | None = None,
+    structure: str = "blocks",
+    side: str = "auto",
+    both_sides: bool = False,
+    rank: int = 8,
+    factors: int | None = None,
+) -> RotationPlan:
+    """What :func:`rotate` would do with the same arguments; the model is left as it is.
+
+    Args:
+        model: any model.
+        method: as in :func:`rotate`.
+        blocks: as in :func:`rotate`.
+        share_blocks: as in :func:`rotate`.
+        start: as in :func:`rotate`.
+        skip: as in :func:`rotate`.
+        targets: as in :func:`rotate`.
+        structure: as in :func:`rotate`.
+        side: as in :func:`rotate`.
+        both_sides: as in :func:`rotate`.
+        rank: as in :func:`rotate`.
+        factors: as in :func:`rotate`.
+
+    Returns:
+        The plan: which layers, on which side, with which R; what is left out and why. It prints as
+        a table.
+
+    >>> net = nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    >>> print(plan_rotation(net, blocks=2, start="identity"))
+    layer  what             side   R                 trained  remarks
+    1      linear 8 x 4     input  cayley, 2 blocks  2
+    0      Embedding(9, 4)  -      left out                   embeddings=False
+    3      linear 3 x 8     -      left out                   output layer
+    """
+    form = Form(method, blocks, share_blocks, structure, factors, rank, both_sides)
+    changes = {
+        f"start={start!r}": start != "identity",
+        f"method={method!r}": not isinstance(method, str) or method in TURNED_START,
+        "both_sides=True": both_sides,
+    }
+    needs_weight = next((text for text, yes in changes.items() if yes), "")
+    return make_plan(model, form, start, side, skip, targets, needs_weight)
 
 
-def _block_shape(
-    layout: FilterMatrix, blocks: int, share_blocks: bool
-) -> tuple[int, int, int, int]:
-    """Shape of U: (sets, stored blocks, d/k, d/k)."""
-    blocks = block_count(layout, blocks)
-    size = layout.dim // blocks
-    return layout.sets, 1 if share_blocks else blocks, size, size
+def _input_rotation(layer: PlannedLayer, generator: torch.Generator | None) -> Rotation:
+    module, layout = layer.site.module, layer.site.layout
+    device = next(module.parameters()).device
+    weight = getattr(module, layer.site.parameter, None)
+    known = isinstance(weight, Tensor) and weight.dtype == torch.float64
+    dtype = torch.float64 if known else torch.float32
+    nothing = torch.empty(0, layout.dim, device=device, dtype=dtype)
+    sharded = layer.site.state == "sharded"
+    if sharded and generator is None:  # every rank draws the same
+        generator = torch.Generator().manual_seed(0)
+    _, first = start_neurons(layer.form, layout, nothing, "identity", generator)
+    trainable = isinstance(weight, Tensor) and weight.requires_grad
+    rotation = Rotation(layout, first, trainable=trainable, side="input").to(device)
+    if sharded:
+        average_over_ranks(rotation, weight)
+    return rotation
 
 
-def block_count(layout: FilterMatrix, blocks: int) -> int:
-    """Blocks of one layer: as asked, or the largest number below that its channels allow."""
-    return math.gcd(blocks, layout.channels)
-
-
-def _check(method: object, blocks: int, start: str, refine: str | None) -> None:
-    if isinstance(method, str) and method not in METHODS:
-        near = nearest(method, METHODS)
-        hint = f"; did you mean {near!r}?" if near else ""
-        raise ValueError(
-            f"unknown method {method!r}; expected a callable T(v) or one of: "
-            f"{', '.join(METHODS)}{hint}"
-        )
-    if not isinstance(method, str) and not callable(method):
-        raise ValueError(f"method must be a name or a callable T(v); got {method!r}")
-    if blocks < 1:
-        raise ValueError(f"blocks must be at least 1; got {blocks}")
-    if start not in ("random", "identity", "normal"):
-        raise ValueError(f"start must be 'random', 'identity' or 'normal'; got {start!r}")
-    if start == "normal" and method not in (*CONSTRUCTED, "none", "regularized"):
-        raise ValueError(
-            f"start='normal' draws any U, which method {method!r} cannot start from; use 'random' "
-            f"or 'identity'"
-        )
-    if refine is not None and refine not in REFINEMENTS:
-        raise ValueError(
-            f"refine must be None, {' or '.join(map(repr, REFINEMENTS))}; got {refine!r}"
-        )
-
-
-def _check_sites(model: nn.Module, chosen: list[Site]) -> None:
-    if not chosen:
-        raise ValueError("every layer is skipped; name fewer modules in skip (skip=() for none)")
-    owners: dict[int, list[str]] = {}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        owners.setdefault(id(parameter), []).append(name)
-    for site in chosen:
-        if parametrize.is_parametrized(site.module, site.parameter):
-            raise ValueError(
-                f"{site.label} has a parametrized weight already: fold(model) a rotated model, "
-                "remove other parametrizations, or name the layer in skip"
-            )
-        names = owners[id(getattr(site.module, site.parameter))]
-        if len(names) > 1:
-            raise ValueError(
-                f"{' and '.join(names)} are one tied weight; rotating one would untie it: "
-                f"name {site.label} in skip"
-            )
-
-
-def _check_sizes(chosen: list[Site], method: object, blocks: int, bandwidth: int) -> None:
-    """Everything that depends on a layer's size, before the first of them is touched."""
-    if method == "banded" and bandwidth < 0:
-        raise ValueError(f"bandwidth counts diagonals beside the main one; got {bandwidth}")
-    for site in chosen:
-        size = site.layout.dim // block_count(site.layout, blocks)
-        if method == "skew" and size % 2:
-            raise ValueError(
-                f"a skew matrix of odd size is singular, and {site.label} has neurons of length "
-                f"{size}: name it in skip, or choose blocks of even length"
-            )
-
-
-def _warn_of_memory(chosen: list[Site], method: object, blocks: int, share_blocks: bool) -> None:
-    for site in chosen:
-        layout = site.layout
-
-        def need(count: int, layout: FilterMatrix = layout) -> int:
-            return memory_estimate(layout.dim, count, share_blocks, method, layout.sets)
-
-        now = block_count(layout, blocks)
-        if need(now) < MEMORY_WARNING or not isinstance(method, str):
-            continue
-        finer = [k for k in range(now + 1, layout.channels + 1) if layout.channels % k == 0]
-        better = next((k for k in finer if need(k) < MEMORY_WARNING / 2), layout.channels)
-        warnings.warn(
-            f"rotating {site.label} (neurons of length d = {layout.dim}) will take about "
-            f"{need(now) / 2**30:.1f} GiB for R, its gradient, momentum and factorization; "
-            f"blocks={better} would take {need(better) / 2**30:.2f} GiB",
-            stacklevel=3,
-        )
+def _attach_all(
+    everything: list[tuple[PlannedLayer, Rotation, Tensor | None]], learn_neurons: bool
+) -> None:
+    """Attach all rotations, or none if one fails."""
+    undo: list[Callable[[], Any]] = []
+    try:
+        for layer, rotation, neurons in everything:
+            module, parameter = layer.site.module, layer.site.parameter
+            rotation.train(module.training)
+            weight = getattr(module, parameter, None)
+            trained = isinstance(weight, Tensor) and weight.requires_grad
+            if layer.side == "input":
+                attach_input_rotation(module, rotation)
+                undo.append(partial(detach_input_rotation, module))
+                # The base stays as it is; what makes a computed weight, or shares a tied one, is
+                # the caller's.
+                if isinstance(weight, Tensor) and trained and layer.site.state in _OWN:
+                    weight.requires_grad_(False)
+                    undo.append(partial(weight.requires_grad_, True))
+                continue
+            assert isinstance(weight, nn.Parameter)
+            old = weight.data
+            if neurons is not None:
+                undo.append(partial(setattr, weight, "data", old))
+                weight.data = neurons
+            rotation.holds_neurons = True
+            # unsafe only skips torch's own trial run, which would form R
+            parametrize.register_parametrization(module, parameter, rotation, unsafe=True)
+            rotation.holds_neurons = False
+            undo.append(partial(unparametrized, module, parameter, old, trained))
+            chain: Any = cast(Any, module.parametrizations)[parameter]
+            chain.original.requires_grad_(learn_neurons)
+    except BaseException:
+        for step in reversed(undo):
+            step()
+        raise

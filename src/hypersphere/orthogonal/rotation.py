@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,133 +10,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from ..finding import FilterMatrix
 from ..functional import normalize, row_norm
-from ..functional.orthogonalize import solve_each
-from .matrices import CONSTRUCTED, FREE, apply, matrix
-from .sites import FilterMatrix
+from .block_matrix import Matrix, mark_orthogonal, wide_dtype
+from .butterfly import Butterfly
+from .matrices import FREE
+from .reflections import Reflections
+from .two_sided import TwoSided
 
 DEFAULT_TASK = "default"
-# Far above what OGD and rounding leave, 1e-5; a step of another optimizer soon passes it.
-_FAR_FROM_ORTHOGONAL = 1e-3
-
-
-class Matrix(nn.Module):
-    """w = R v for all neurons of a layer, R = Diag(R_1, ..., R_k) (Eq. 7.1, F.33, F.34).
-
-    Maps rows (sets * n, d), one neuron per row, to rows of the same shape. A shared block sees each
-    sub-neuron as a neuron of its own.
-
-    Args:
-        U: (sets, k, d/k, d/k): one matrix per block, or a single one (k stored as 1) where the
-            blocks are shared. It becomes the parameter.
-        method: how R is made from U, a name of :func:`rotate`.
-        blocks: k, the number of blocks.
-        bandwidth: of method "banded".
-    """
-
-    no_weight_decay = True
-
-    def __init__(self, U: Tensor, method: str, blocks: int = 1, bandwidth: int = 1) -> None:
-        super().__init__()
-        self.method = method
-        self.blocks = blocks
-        self.bandwidth = bandwidth
-        self.U = nn.Parameter(U)
-
-    # An optimizer sees parameters, not methods: the mark tells OGD which ones to keep orthogonal.
-    # torch drops it in copies and pickles, hence __setstate__.
-    def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
-        super().register_parameter(name, param)
-        if param is not None and self.method == "ogd":
-            param.orthogonal = True  # type: ignore[attr-defined]
-
-    def __setstate__(self, state: Any) -> None:
-        super().__setstate__(state)  # type: ignore[no-untyped-call]
-        self.register_parameter("U", self.U)
-
-    # Note [Another optimizer]
-    # Only OGD keeps a matrix of method "ogd" orthogonal; another optimizer would leave silently.
-    # OGD notes the version of the tensor that it wrote. A version by anyone else (a loaded
-    # checkpoint, or that other optimizer) is looked at once, which costs one matrix product.
-    def _check_orthogonal(self) -> None:
-        """Raise in training if R of method "ogd" is not orthogonal. Note [Another optimizer]."""
-        U = self.U
-        # Without the mark it is not the parameter itself, but a stand-in of a transformation.
-        if self.method != "ogd" or not (self.training and getattr(U, "orthogonal", False)):
-            return
-        if torch.compiler.is_compiling() or not (torch.is_grad_enabled() and U.requires_grad):
-            return
-        if getattr(U, "orthogonal_version", None) == U._version:
-            return
-        with torch.no_grad():
-            R = U.to(torch.promote_types(U.dtype, torch.float32))
-            gram = R.mT @ R
-            gram.diagonal(dim1=-2, dim2=-1).sub_(1.0)
-            error = float(gram.abs().amax())
-        # Rounding to 16 bits is no alarm, nor are values that are not finite: a loss shows those.
-        if max(_FAR_FROM_ORTHOGONAL, 16 * torch.finfo(U.dtype).eps) < error < math.inf:
-            raise RuntimeError(
-                f"R of method 'ogd' is not orthogonal any more: max |R^T R - I| is {error:.2g}. "
-                f"Only hypersphere.orthogonal.OGD keeps it so; for another optimizer, choose "
-                f"another method, such as rotate(model, method='cayley')"
-            )
-        mark_orthogonal(U)
-
-    def forward(self, rows: Tensor) -> Tensor:
-        self._check_orthogonal()
-        sets, stored, size, _ = self.U.shape
-        if sets == stored == 1:  # one matrix: nothing to take apart, which is quicker
-            columns = rows.reshape(-1, size).mT
-            turned = apply(self.U.view(size, size), columns, self.method, self.bandwidth)
-            return turned.mT.reshape(rows.shape)
-        columns = rows.reshape(sets, -1, stored, size).permute(0, 2, 3, 1)
-        turned = apply(self.U, columns, self.method, self.bandwidth)
-        return turned.permute(0, 3, 1, 2).reshape(rows.shape)
-
-    def matrix(self) -> Tensor:
-        """R as it is now.
-
-        Returns:
-            (sets, stored blocks, d/k, d/k).
-        """
-        return matrix(self.U, self.method, self.bandwidth)
-
-    def dense(self) -> Tensor:
-        """R with its blocks on the diagonal.
-
-        Returns:
-            (sets, d, d).
-        """
-        R = self.matrix().expand(-1, self.blocks, -1, -1)
-        return torch.stack([_block_diagonal(list(blocks)) for blocks in R])
-
-    def undo(self, rows: Tensor) -> Tensor:
-        """R^{-1} applied to neurons, in float64.
-
-        Args:
-            rows: (sets * n, d), one neuron per row.
-
-        Returns:
-            (sets * n, d), in the type of the rows.
-        """
-        sets, stored, size, _ = self.U.shape
-        R = matrix(self.U.detach().double(), self.method, self.bandwidth)
-        columns = rows.double().reshape(sets, -1, stored, size).permute(0, 2, 3, 1)
-        turned = R.mT @ columns if self.method in CONSTRUCTED else solve_each(R, columns)
-        return turned.permute(0, 3, 1, 2).reshape(rows.shape).to(rows.dtype)
-
-    def extra_repr(self) -> str:
-        return f"method={self.method!r}, U={tuple(self.U.shape)}, blocks={self.blocks}"
-
-
-def mark_orthogonal(U: Tensor) -> None:
-    """Note that U is orthogonal in its present version. Note [Another optimizer]."""
-    U.orthogonal_version = U._version  # type: ignore[attr-defined]
-
-
-def _block_diagonal(blocks: list[Tensor]) -> Tensor:
-    result: Tensor = torch.block_diag(*blocks)  # type: ignore[no-untyped-call]
-    return result
+INPUT_ROTATION = "input_rotation"  # name of the submodule on the input side
+# Maps that are matrices; any other is a function or module T(v) of the caller.
+MAPS = (Matrix, Reflections, TwoSided)
 
 
 class Function(nn.Module):
@@ -152,19 +36,22 @@ class Function(nn.Module):
 
 
 class Rotation(nn.Module):
-    """Parametrization of one weight: its neurons stay, one map per task turns them (F.8).
+    """What turns one weight: its neurons stay, one map per task turns them (F.8).
 
-    Maps the neurons, a tensor of the shape of the weight, to the weight.
+    Maps the neurons, a tensor of the shape of the weight, to the weight. On the weight side it is
+    a parametrization; on the input side it stands beside the weight and turns the inputs instead.
 
     Args:
         layout: how the weight holds its neurons.
         first: the map of the first task, from rows (n, d) to (n, d).
-        start_energy: energy of the neurons, for reports.
+        start_energy: energy of the neurons, for reports. Default: found when a report asks.
         trainable: whether the plain weight was, for `fold`.
         learn_lengths: train the length of each neuron, too; the neurons are then kept as unit
             vectors.
+        side: "weight" or "input".
     """
 
+    neuron_role = "none"  # no layer of its own: see hypersphere.finding
     start_energy: Tensor
     current_task: Tensor
     lengths: nn.Parameter | None
@@ -173,15 +60,18 @@ class Rotation(nn.Module):
         self,
         layout: FilterMatrix,
         first: nn.Module,
-        start_energy: float,
+        start_energy: float = float("nan"),
         trainable: bool = True,
         learn_lengths: bool = False,
+        side: str = "weight",
     ) -> None:
         super().__init__()
         self.layout = layout
         self.trainable = trainable
+        self.side = side
         self.tasks = nn.ModuleDict({DEFAULT_TASK: first})
         self.task = DEFAULT_TASK
+        self.holds_neurons = False  # whether right_inverse is given the neurons, not a weight
         rows = layout.sets * layout.neurons
         self.lengths = nn.Parameter(torch.ones(rows, 1)) if learn_lengths else None
         self.register_buffer("start_energy", torch.tensor(start_energy))
@@ -195,12 +85,12 @@ class Rotation(nn.Module):
     @property
     def method(self) -> str:
         """How R is made from its parameter; the class of a map that is no matrix."""
-        return self.map.method if isinstance(self.map, Matrix) else type(self.map).__name__
+        return str(self.map.method) if isinstance(self.map, MAPS) else type(self.map).__name__
 
     @property
     def orthogonal(self) -> bool:
         """Whether R is meant to be orthogonal, so that the energy stays (Eq. 7.2)."""
-        return self.method in (*CONSTRUCTED, "ogd")
+        return isinstance(self.map, MAPS) and bool(self.map.orthogonal)
 
     def forward(self, neurons: Tensor) -> Tensor:
         rows = self.layout.rows(neurons)
@@ -223,14 +113,40 @@ class Rotation(nn.Module):
         Returns:
             The neurons, of the same shape.
         """
+        if self.holds_neurons:
+            return weight
         rows = self.layout.rows(weight)
         if self.lengths is not None:
-            with torch.no_grad():
-                self.lengths.copy_(row_norm(rows, keepdim=True))
-            rows = normalize(rows)
-        if isinstance(self.map, Matrix):
+            rows = self.take_lengths(rows)
+        if isinstance(self.map, MAPS):
             rows = self.map.undo(rows)
         return self.layout.weight(rows).contiguous()
+
+    @torch.no_grad()
+    def take_lengths(self, rows: Tensor) -> Tensor:
+        """Make the lengths of neurons the trained ones.
+
+        Args:
+            rows: (sets * n, d).
+
+        Returns:
+            The directions, (sets * n, d).
+        """
+        assert self.lengths is not None
+        self.lengths.copy_(row_norm(rows, keepdim=True))
+        return normalize(rows)
+
+    def turn_inputs(self, rows: Tensor) -> Tensor:
+        """R^T x, so that W (R^T x) is what the turned weight would give.
+
+        Args:
+            rows: (m, d), one input per row.
+
+        Returns:
+            (m, d).
+        """
+        turned: Tensor = self.map.turn_inputs(rows)  # type: ignore[operator]
+        return turned
 
     def add_task(self, name: str, source: str | None = None) -> None:
         """Add a map for another task.
@@ -278,8 +194,11 @@ class Rotation(nn.Module):
 
 
 def rotations(model: nn.Module) -> Iterator[tuple[str, nn.Module, str, Rotation]]:
-    """(label, module, parameter name, rotation) of every rotated weight."""
+    """(label, module, parameter name, rotation) of every rotated weight, on either side."""
     for name, module in model.named_modules():
+        beside = module._modules.get(INPUT_ROTATION)
+        if isinstance(beside, Rotation):
+            yield name or type(module).__name__, module, "weight", beside
         if not parametrize.is_parametrized(module):
             continue
         for parameter, chain in _parametrizations(module).items():
@@ -303,20 +222,26 @@ def required_rotations(model: nn.Module) -> list[tuple[str, nn.Module, str, Rota
     return found
 
 
-def matrices(model: nn.Module) -> Iterator[tuple[str, Matrix]]:
-    """The matrix of the current task of every layer that has one."""
+def matrices(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """The map of the current task of every layer where that is a matrix."""
     for label, _, _, rotation in required_rotations(model):
-        if isinstance(rotation.map, Matrix):
+        if isinstance(rotation.map, MAPS):
             yield label, rotation.map
 
 
 __all__ = [
     "FREE",
+    "INPUT_ROTATION",
+    "MAPS",
+    "Butterfly",
     "Function",
     "Matrix",
+    "Reflections",
     "Rotation",
+    "TwoSided",
     "mark_orthogonal",
     "matrices",
     "required_rotations",
     "rotations",
+    "wide_dtype",
 ]

@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from ..finding import LeftOut
 from ..functional import separation_distance
-from .neurons import Neurons, find_neurons
+from .neurons import LoraWeight, Neurons, find_neurons
 from .options import number, sequence_of_names
 
 __all__ = ["LayerReport", "Report", "WeightRegularizer"]
@@ -63,9 +64,11 @@ class Report:
 
     Args:
         layers: one entry per layer.
+        left_out: what else has a weight, with the reason.
     """
 
     layers: list[LayerReport]
+    left_out: list[LeftOut] = field(default_factory=list)
 
     @property
     def total(self) -> float:
@@ -93,7 +96,9 @@ class Report:
                 f"{item.name:{width}} {item.role:6} {count:>9} {item.dim:>6} {item.factor:>8.3g} "
                 f"{item.value:>12.6g} {item.smallest_angle:>6.1f}°"
             )
-        return "\n".join([*lines, f"{'total':{width}} {'':32} {self.total:>12.6g}"])
+        lines.append(f"{'total':{width}} {'':32} {self.total:>12.6g}")
+        lines += [f"{x.name or '(itself)'}: {x.what} left out, {x.reason}" for x in self.left_out]
+        return "\n".join(lines)
 
 
 class WeightRegularizer(nn.Module):
@@ -151,6 +156,8 @@ class WeightRegularizer(nn.Module):
         self.only, self.skip = only, skip
         self.output_layers, self.together = output_layers, together
         self.generator = torch.Generator().manual_seed(seed)
+        # Of a layer wrapped by LoRA: the effective weight W + B A, or "base", W alone.
+        self.lora: LoraWeight = "effective"
 
     # --- what a subclass gives: one of these three -----------------------------------------------
 
@@ -200,7 +207,13 @@ class WeightRegularizer(nn.Module):
         Returns:
             The layers, in the order of the network.
         """
-        return find_neurons(module, self.only, self.skip, self.output_layers, self.together)
+        return self._find(module, None)
+
+    def _find(
+        self, module: nn.Module | Mapping[str, Tensor], left_out: list[LeftOut] | None
+    ) -> list[Neurons]:
+        where = (self.only, self.skip, self.output_layers, self.together)
+        return find_neurons(module, *where, self.lora, left_out)
 
     def _terms(self, module: nn.Module | Mapping[str, Tensor]) -> list[Term]:
         layers = self.find(module)
@@ -235,7 +248,9 @@ class WeightRegularizer(nn.Module):
             terms = self._terms(module)
         finally:
             self.restore(before)
-        return Report([_describe(term) for term in terms])
+        left_out: list[LeftOut] = []
+        self._find(module, left_out)
+        return Report([_describe(term) for term in terms], left_out)
 
     # --- state -------------------------------------------------------------------------------
 

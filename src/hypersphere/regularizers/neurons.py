@@ -8,24 +8,25 @@ gives its effective weight, through which gradients reach the parameters below.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
-from typing import Any
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
+from ..finding import LeftOut, Site, find_layers
 from .options import sequence_of_names, suggestion
 
 __all__ = ["Neurons", "find_neurons"]
 
-TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+LoraWeight: TypeAlias = Literal["effective", "base"]
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
-@dataclass
+@dataclass(eq=False)
 class Neurons:
     """The neurons of one layer.
 
@@ -57,14 +58,16 @@ def find_neurons(
     skip: Sequence[str] = (),
     output: Sequence[str] | None = None,
     together: bool = False,
+    lora: LoraWeight = "effective",
+    left_out: list[LeftOut] | None = None,
 ) -> list[Neurons]:
     """The layers of `module` that have two or more comparable neurons, in the module's order.
 
-    Found by themselves: convolutions (grouped and transposed too), linear, bilinear and attention
-    layers, their decoupled, rotated or parametrized versions, and whatever declares `neuron_role`
-    and has a `weight` with one neuron per row, such as a margin head. The output layer is what
-    declares neuron_role = "output"; if nothing does, the last linear layer. A layer whose sets have
-    a single neuron (depthwise convolution, one-class head) is left out.
+    Layers and the output layer are found by :func:`hypersphere.finding.find_layers`: convolutions,
+    linear, bilinear, attention and recurrent layers, their decoupled, rotated or parametrized
+    versions, those of Hugging Face and PEFT, and whatever declares `neuron_role` and has a `weight`
+    with one neuron per row, such as a margin head. Left out are quantized weights, whose numbers
+    are codes, and layers whose sets have a single neuron (depthwise convolution, one-class head).
 
     Args:
         module: a network, or a mapping from names to weights (N, ...) to be used as they are.
@@ -74,6 +77,8 @@ def find_neurons(
         skip: names of layers to leave out, likewise.
         output: names of the output layers. Default: found as above.
         together: compare the filters of different groups too.
+        lora: "effective" takes W + B A of a layer wrapped by LoRA, "base" W alone.
+        left_out: a list to which everything that was left out is added, with the reason.
 
     Returns:
         The layers.
@@ -87,22 +92,30 @@ def find_neurons(
     """
     for argument, patterns in (("only", only), ("skip", skip), ("output", output)):
         sequence_of_names(argument, patterns)
+    account: list[LeftOut] = []
     if isinstance(module, Mapping):
         found = [_as_neurons(name, weight) for name, weight in module.items()]
     elif isinstance(module, nn.Module):
-        found = list(_walk(module, together))
+        found, account = _walk(module, together, lora)
     else:
         raise TypeError(
             f"expected a module, or a mapping from names to weights; got {type(module).__name__}"
         )
     if found:
-        _assign_roles(found, output)
+        if output is not None:
+            _assign_roles(found, output)
         found[0].first = isinstance(module, nn.Module)
         for argument, patterns in (("only", only), ("skip", skip), ("output_layers", output)):
             check_names(argument, patterns or (), [n.name for n in found])
     eligible = [n for n in found if n.count >= 2 and _wanted(n.name, only, skip)]
     if not eligible:
         raise ValueError(_nothing_found(module, only, skip))
+    for n in found if left_out is not None else ():
+        if n not in eligible:
+            reason = "a single neuron per set" if n.count < 2 else "by only or skip"
+            account.append(LeftOut(n.name, type(n.module).__name__, reason))
+    if left_out is not None:
+        left_out += account
     return eligible
 
 
@@ -114,110 +127,41 @@ def check_names(argument: str, patterns: Iterable[str], names: Sequence[str]) ->
         raise ValueError(f"{argument}={lost} fits no layer; there are: {', '.join(names)}{hint}")
 
 
-def _walk(module: nn.Module, together: bool) -> Iterator[Neurons]:
-    # The objects themselves are kept: a weight that is a property makes a new tensor each time, and
-    # the id of one that is gone would be given to the next.
-    seen: dict[int, object] = {}
-    for name, layer in module.named_modules():
-        for found in _layer(layer, together):
-            source = _weight_source(layer, found.attribute)
-            if id(source) in seen:  # tied weights count once
-                continue
-            seen[id(source)] = source
-            full = ".".join(part for part in (name, found.suffix) if part) or type(layer).__name__
-            spatial = hasattr(layer, "kernel_size")
-            yield Neurons(full, found.role, found.read, found.count, found.channels, layer, spatial)
+def _walk(
+    module: nn.Module, together: bool, lora: LoraWeight
+) -> tuple[list[Neurons], list[LeftOut]]:
+    findings = find_layers(module, lora=lora)
+    found, left_out, seen = [], findings.left_out, set()
+    for site in findings:
+        name = site.name if site.parameter == "weight" else site.label.removesuffix("_weight")
+        name = name or type(site.module).__name__
+        if id(site.source) in seen:
+            left_out.append(LeftOut(name, site.kind, f"counted once: {site.note}"))
+        elif site.state == "quantized":
+            left_out.append(LeftOut(name, site.kind, f"{site.note}: its numbers are codes"))
+        else:
+            seen.add(id(site.source))
+            found.append(_neurons(name, site, together))
+    return found, left_out
 
 
-@dataclass
-class Found:
-    """One weight of a module, before names and roles are settled."""
-
-    suffix: str
-    attribute: str
-    role: str
-    read: Callable[[], Tensor]
-    count: int
-    channels: int
-
-
-def _layer(layer: nn.Module, together: bool) -> Iterator[Found]:
-    """The sets of neurons a single module holds itself."""
-    role = getattr(layer, "neuron_role", None)
-    if isinstance(layer, nn.MultiheadAttention):
-        yield from _attention(layer)
-    elif isinstance(layer, CONVOLUTIONS + TRANSPOSED):
-        inputs, outputs = layer.in_channels // layer.groups, layer.out_channels // layer.groups
-        count = layer.out_channels if together else outputs
-        read = partial(_filters, layer, together)
-        yield Found("", "weight", role or "hidden", read, count, inputs)
-    elif isinstance(layer, (nn.Linear, nn.Bilinear)):
-        # The output map of attention is inside the network, however late it comes.
-        inner = isinstance(layer, nn.modules.linear.NonDynamicallyQuantizableLinear)
-        role = role or ("hidden" if inner else "linear")
-        wide = layer.in_features if isinstance(layer, nn.Linear) else layer.in1_features
-        yield Found("", "weight", role, partial(_rows, layer), layer.out_features, wide)
-    elif _declares_rows(layer):
-        shape: Any = layer.weight.shape
-        read = partial(_rows, layer)
-        yield Found("", "weight", role or "linear", read, shape[0], shape[1])
+def _neurons(name: str, site: Site, together: bool) -> Neurons:
+    layout = site.layout
+    sets = layout.sets * (1 if together else layout.groups)
+    return Neurons(
+        name,
+        site.role,
+        partial(_read, site, sets),
+        layout.neurons * layout.sets // sets,
+        layout.channels,
+        site.module,
+        hasattr(site.module, "kernel_size"),
+    )
 
 
-def _filters(layer: Any, together: bool) -> Tensor:
-    weight: Tensor = layer.weight
-    groups: int = layer.groups
-    if isinstance(layer, TRANSPOSED):  # (in, out / groups, ...): bring the output channel first
-        weight = torch.unflatten(weight, 0, (groups, -1)).transpose(1, 2).flatten(0, 1)
-    rows = weight.flatten(1)
-    return rows[None] if together else torch.unflatten(rows, 0, (groups, -1))
-
-
-def _rows(layer: Any) -> Tensor:
-    weight: Tensor = layer.weight
-    return weight.flatten(1)[None]
-
-
-def _declares_rows(layer: nn.Module) -> bool:
-    """A neuron_role with a weight, or a linear layer by another name: weight (out, in)."""
-    weight = getattr(layer, "weight", None)
-    if not isinstance(weight, Tensor) or weight.ndim < 2:
-        return False
-    if getattr(layer, "neuron_role", None) is not None:
-        return True
-    sizes = [
-        tuple(getattr(layer, f"{side}_{what}", None) for side in ("out", "in"))
-        for what in ("features", "channels")
-    ]
-    return tuple(weight.shape) in sizes
-
-
-def _attention(layer: nn.MultiheadAttention) -> Iterator[Found]:
-    """Query, key and value maps: three sets, packed in one weight or in three."""
-    width = layer.embed_dim
-    if layer.in_proj_weight is not None:
-        read = partial(_packed, layer)
-        yield Found("in_proj", "in_proj_weight", "hidden", read, width, width)
-        return
-    for part in ("q_proj", "k_proj", "v_proj"):
-        read = partial(_single, layer, f"{part}_weight")
-        inputs = {"q_proj": width, "k_proj": layer.kdim, "v_proj": layer.vdim}[part]
-        yield Found(part, f"{part}_weight", "hidden", read, width, inputs)
-
-
-def _packed(layer: nn.MultiheadAttention) -> Tensor:
-    weight: Tensor = layer.in_proj_weight
-    return torch.unflatten(weight, 0, (3, layer.embed_dim))
-
-
-def _single(layer: nn.MultiheadAttention, attribute: str) -> Tensor:
-    weight: Tensor = getattr(layer, attribute)
-    return weight[None]
-
-
-def _weight_source(layer: nn.Module, attribute: str) -> object:
-    """The parameter itself; under a parametrization, the object that makes the weight."""
-    parametrized: Any = getattr(layer, "parametrizations", {})
-    return parametrized[attribute] if attribute in parametrized else getattr(layer, attribute)
+def _read(site: Site, sets: int) -> Tensor:
+    rows = site.layout.rows(site.read())
+    return torch.unflatten(rows, 0, (sets, -1))
 
 
 def _as_neurons(name: str, weight: Tensor) -> Neurons:
@@ -240,17 +184,9 @@ def _wanted(name: str, only: Sequence[str] | None, skip: Sequence[str]) -> bool:
     return (only is None or _matches(name, only)) and not _matches(name, skip)
 
 
-def _assign_roles(found: list[Neurons], output: Sequence[str] | None) -> None:
-    if output is None and not any(n.role == "output" for n in found):
-        for neurons in reversed(found):
-            if neurons.role == "linear":
-                neurons.role = "output"
-                break
+def _assign_roles(found: list[Neurons], output: Sequence[str]) -> None:
     for neurons in found:
-        if output is not None:
-            neurons.role = "output" if _matches(neurons.name, output) else "hidden"
-        elif neurons.role != "output":
-            neurons.role = "hidden"
+        neurons.role = "output" if _matches(neurons.name, output) else "hidden"
 
 
 def _nothing_found(

@@ -162,7 +162,7 @@ def claims_section(record: Mapping[str, Any]) -> str:
     Returns:
         Markdown, with a heading that `claims_table` links to.
     """
-    parts = [f'<a id="{record["name"]}"></a>', f"### {record['claim']}"]
+    parts = [f'<a id="{record["name"]}"></a>', f"## {record['claim']}"]
     parts.append(f"{record['source']}. {record['protocol']}")
     if record.get("tune"):
         grid = "; ".join(f"{k} of {', '.join(map(str, v))}" for k, v in record["tune"].items())

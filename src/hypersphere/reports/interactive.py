@@ -10,11 +10,12 @@ import numpy as np
 from .run_data import RunData
 from .style import COLORS, color
 
-__all__ = ["curve_plots", "energy_plot", "feature_plot"]
+__all__ = ["Plot", "curve_plots", "energy_plot", "feature_plot", "plot_layout", "thin"]
 
 Plot = dict[str, Any]
 MOST_POINTS = 3000  # of a cloud: more would not be seen, and would not fit
 MOST_STEPS = 1500  # of a curve
+MOST_CLASSES = 24  # of a cloud: more colors cannot be told apart
 _FIRST = ("loss", "accuracy", "error")  # what a reader looks for comes first
 _DASHES = ("solid", "dash", "dot", "dashdot")
 
@@ -47,7 +48,12 @@ def curve_plots(runs: Sequence[RunData]) -> dict[str, Plot]:
                      "line": {"color": tint, "dash": dash, "width": 2}, "marker": {"color": tint}}
                 )  # fmt: skip
         if traces:
-            plots[metric] = {"data": traces, "layout": _layout("iteration", metric)}
+            plots[metric] = {"data": traces, "layout": plot_layout("iteration", metric)}
+            shown = [v for trace in traces for v in trace["y"] if v is not None]
+            if shown and max(shown) - min(shown) < 1e-9:  # plotly would show -1 to 1
+                room = max(0.1 * abs(shown[0]), 0.01)
+                low = shown[0] - room if shown[0] - room > 0 or shown[0] < 0 else 0
+                plots[metric]["layout"]["yaxis"]["range"] = [low, shown[0] + room]
     return plots
 
 
@@ -74,7 +80,7 @@ def energy_plot(runs: Sequence[RunData]) -> Plot | None:
             )  # fmt: skip
     if not traces:
         return None
-    return {"data": traces, "layout": _layout("iteration", "energy / energy at the start")}
+    return {"data": traces, "layout": plot_layout("iteration", "energy / energy at the start")}
 
 
 def feature_plot(run: RunData) -> tuple[Plot, list[str]] | None:
@@ -108,15 +114,20 @@ def feature_plot(run: RunData) -> tuple[Plot, list[str]] | None:
     if not flat:
         features = features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
     traces = [] if flat else _wire_sphere()
-    for label in np.unique(labels[keep]):
+    present = np.unique(labels[keep])
+    if len(present) > MOST_CLASSES:  # more than can be told apart
+        every = np.linspace(0, len(present) - 1, len(COLORS)).astype(int)
+        notes.append(f"{len(COLORS)} of {len(present)} classes are shown.")
+        present = present[every]
+    for place, label in enumerate(present):
         rows = keep[labels[keep] == label]
         points = np.round(features[rows], 4)
         name = classes[label] if 0 <= label < len(classes) else str(label)
         trace: Plot = {
             "mode": "markers", "name": name, "customdata": rows.tolist(),
             "x": points[:, 0].tolist(), "y": points[:, 1].tolist(),
-            "marker": {"size": 4 if flat else 3, "opacity": 0.8, "color": color(int(label)),
-                       "symbol": ("circle", "diamond", "square")[int(label) // len(COLORS) % 3]},
+            "marker": {"size": 4 if flat else 3, "opacity": 0.8, "color": color(place),
+                       "symbol": ("circle", "diamond", "square")[place // len(COLORS) % 3]},
             "hovertemplate": f"class {name}, point %{{customdata}}<extra></extra>",
         }  # fmt: skip
         if flat:
@@ -124,14 +135,14 @@ def feature_plot(run: RunData) -> tuple[Plot, list[str]] | None:
         else:
             trace |= {"type": "scatter3d", "z": points[:, 2].tolist()}
         traces.append(trace)
-    layout = _layout("feature 1", "feature 2")
+    layout = plot_layout("feature 1", "feature 2")
     layout["legend"] = {"itemsizing": "constant", "orientation": "h", "y": -0.05}
     if flat:
         layout["yaxis"]["scaleanchor"] = "x"
     else:
         axis = {"visible": False, "range": [-1.05, 1.05]}
         layout["scene"] = {"xaxis": axis, "yaxis": axis, "zaxis": axis, "aspectmode": "cube",
-                           "camera": {"eye": {"x": 1.0, "y": 1.0, "z": 0.6}}}  # fmt: skip
+                           "camera": {"eye": {"x": 0.95, "y": 0.95, "z": 0.55}}}  # fmt: skip
         layout["margin"] = {"l": 0, "r": 0, "t": 10, "b": 10}
     layout["height"] = 560
     return {"data": traces, "layout": layout}, notes
@@ -154,7 +165,16 @@ def thin(steps: Sequence[float], values: Sequence[float]) -> tuple[list[float], 
     return [steps[i] for i in index], kept  # type: ignore[return-value]
 
 
-def _layout(xlabel: str, ylabel: str) -> Plot:
+def plot_layout(xlabel: str, ylabel: str) -> Plot:
+    """The look of a plot; the page changes its colors in the dark.
+
+    Args:
+        xlabel: text below the horizontal axis.
+        ylabel: text beside the vertical one.
+
+    Returns:
+        A layout of plotly. `uirevision` keeps zoom and camera when the data are replaced.
+    """
     axis = {"gridcolor": "#e3e6ea", "zerolinecolor": "#c8ccd2", "automargin": True}
     return {
         "xaxis": {**axis, "title": {"text": xlabel}},
@@ -166,7 +186,7 @@ def _layout(xlabel: str, ylabel: str) -> Plot:
         "font": {"color": "#1f2933", "family": "system-ui, sans-serif"},
         "legend": {"orientation": "h", "y": -0.25},
         "hovermode": "closest",
-        "modebar": {"bgcolor": "rgba(255,255,255,0.9)", "color": "#52606d"},
+        "uirevision": "kept",
     }
 
 

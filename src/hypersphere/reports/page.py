@@ -9,7 +9,8 @@ import io
 import json
 import os
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from string import Template
@@ -19,15 +20,37 @@ import numpy as np
 
 from .._optional import require
 from .._version import __version__
+from .feature_geometry import geometry_tables
+from .headline import headline, result_tables
 from .interactive import curve_plots, energy_plot, feature_plot
+from .markup import escape, folded, html_table, note, plot_box, section, short
+from .pooled import group_runs, pooled_sections
 from .run_data import RunData, flatten, read_run
 from .stills import stills
 from .style import grid_shape, save
 
-__all__ = ["write_page"]
+__all__ = ["Page", "arrange", "write_page"]
 
 ASSETS = Path(__file__).with_name("assets")
-_SHOWN_CONFIG = ("data", "model", "head", "rotate", "regularizers", "optimizer")
+_LARGE = ("loss", "accuracy")  # curves that are not folded away
+_NOT_SHOWN = ("dissertation.", "thesis.", "run.", "parts.")  # in the differences of configs
+
+
+@dataclass
+class Page:
+    """What a page shows, before it becomes a file.
+
+    Args:
+        title: its heading.
+        body: HTML.
+        plots: the interactive plots by name.
+        pictures: the thumbnails behind the points, or None.
+    """
+
+    title: str
+    body: str
+    plots: dict[str, Any]
+    pictures: dict[str, Any] | None
 
 
 def write_page(
@@ -40,14 +63,16 @@ def write_page(
     """Write the report of one run folder, or of several side by side.
 
     The still figures of a single run are also written beside the page as PNG and SVG, in
-    RUN/figures. Missing or damaged parts of a run are named on the page.
+    RUN/figures. Missing or damaged parts of a run are named on the page. Runs that differ in their
+    seed alone are pooled.
 
     Args:
         runs: one run folder, or several.
         output: the page. Default: RUN/report.html, or comparison.html for several runs.
         parse_config: from the text of config.yaml to a dictionary (the command passes a YAML
             reader). Default: the config is shown as text.
-        refresh: make the page reload itself every so many seconds. Default: never.
+        refresh: make the page look every so many seconds for what `watch` writes beside it.
+            Default: never.
         still_figures: draw the figures of matplotlib too, the slow part.
 
     Returns:
@@ -56,124 +81,106 @@ def write_page(
     paths = [runs] if isinstance(runs, (str, Path)) else list(runs)
     if not paths:
         raise ValueError("write_page expects at least one run folder")
-    data = [read_run(path, parse_config) for path in paths]
-    single = data[0] if len(data) == 1 else None
-    default = data[0].path / "report.html" if single else Path("comparison.html")
+    default = Path(paths[0]) / "report.html" if len(paths) == 1 else Path("comparison.html")
     target = Path(output) if output is not None else default
-    plots: dict[str, Any] = {}
-    body = [*_glance(data), *_missing(data), *_curves(data, plots)]
-    sheet = None
-    if single:
-        body += _features(single, plots)
-        sheet = _picture_sheet(single)
-        if still_figures:
-            body += _stills(single, target.parent / "figures")
-        body += _results(single)
-    else:
-        body += _differences(data)
-    body += _configs(data)
-    body += _reproduce(data)
-    title = single.name if single else "Comparison of " + ", ".join(run.name for run in data)
+    page = arrange(paths, target.parent / "figures", parse_config, still_figures)
+    source = html.escape(news_file(target).name)
     text = Template((ASSETS / "page.html").read_text("utf-8")).substitute(
-        title=html.escape(title),
-        refresh=f'<meta http-equiv="refresh" content="{refresh}">\n' if refresh else "",
+        title=html.escape(page.title),
+        watch=f' data-every="{refresh}" data-source="{source}"' if refresh else "",
         css=(ASSETS / "page.css").read_text("utf-8"),
         js=(ASSETS / "page.js").read_text("utf-8"),
-        body="\n".join(body),
+        body=page.body,
         version=__version__,
-        plots=_script_json(plots),
-        pictures=_picture_tag(sheet),
-        plotly=_packed_plotly() if plots else "",
+        plots=_script_json(page.plots),
+        pictures=_picture_tag(page.pictures),
+        plotly=_packed_plotly() if page.plots or refresh else "",
     )
+    _replace(target, text)
+    return target
+
+
+def news_file(page: Path) -> Path:
+    """The file in which a watched page finds what is new; a script, as pages may load those."""
+    return page.with_suffix(".news.js")
+
+
+def write_news(page: Path, content: Page, done: bool) -> None:
+    """Tell an open page what to show now."""
+    news = {"body": content.body, "plots": content.plots, "done": done}
+    _replace(news_file(page), f"hypersphereNews({_script_json(news)});\n")
+
+
+def _replace(target: Path, text: str) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(target.name + ".partial")
     partial.write_text(text, "utf-8")
     os.replace(partial, target)
-    return target
 
 
-def _glance(runs: Sequence[RunData]) -> Iterable[str]:
-    """What was trained, on what, with which result."""
-    if len(runs) > 1:
-        yield _section("At a glance", _summary_table(runs))
-        return
-    run = runs[0]
-    cards = [(key, name) for key in _SHOWN_CONFIG if (name := _part_name(run.config.get(key)))]
-    for kind in ("last", "best"):
-        values = run.summary.get(kind)
-        if isinstance(values, Mapping):
-            cards += [(f"{kind} {k}", v) for k, v in values.items() if k not in ("time", "split")]
-    verification = run.summary.get("verification")
-    if isinstance(verification, Mapping):
-        cards += [(f"verification {k}", v) for k, v in verification.items()]
-    if "seconds" in run.summary:
-        cards.append(("trained for", f"{run.summary['seconds']:.0f} s"))
-    versions = run.record.get("versions")
-    if isinstance(versions, Mapping):
-        shown = ("hypersphere", "torch", "python")
-        cards.append(("versions", ", ".join(f"{k} {versions[k]}" for k in shown if k in versions)))
-    hardware = run.record.get("hardware")
-    if isinstance(hardware, Mapping):
-        cards.append(("hardware", f"{hardware.get('cores')} cores, {hardware.get('processor')}"))
-    for key in ("seed", "started", "commit"):
-        if run.record.get(key) is not None:
-            cards.append((key, run.record[key]))
-    items = "".join(
-        f"<div><span>{_e(k)}</span><strong>{_e(_short(v))}</strong></div>" for k, v in cards
-    )
-    yield _section(
-        "At a glance", f'<div class="glance">{items}</div>' if items else _note("Nothing known.")
-    )
+def arrange(
+    paths: Sequence[str | Path],
+    figures: Path,
+    parse_config: Callable[[str], Any] | None = None,
+    still_figures: bool = True,
+) -> Page:
+    """Read run folders and arrange what they hold: the result first, then what explains it.
 
+    Args:
+        paths: one run folder, or several.
+        figures: the folder of the still figures.
+        parse_config: as in `write_page`.
+        still_figures: as in `write_page`.
 
-def _part_name(part: Any) -> str:
-    """The name of a section of the config: its name or method, else the names of its entries."""
-    if not isinstance(part, Mapping):
-        return str(part) if part else ""
-    named = part.get("name") or part.get("method")
-    return str(named) if named else ", ".join(str(key) for key, value in part.items() if value)
-
-
-def _summary_table(runs: Sequence[RunData]) -> str:
-    columns = dict.fromkeys(
-        (kind, key)
-        for run in runs
-        for kind in ("last", "best", "verification")
-        for key in (run.summary.get(kind) or {})
-        if key not in ("time", "split")
-    )
-    head = ["run", *(f"{kind} {key}" for kind, key in columns)]
-    rows = [
-        [run.name, *((run.summary.get(kind) or {}).get(key, "") for kind, key in columns)]
-        for run in runs
-    ]
-    return _table(head, rows)
+    Returns:
+        The page.
+    """
+    data = [read_run(path, parse_config) for path in paths]
+    plots: dict[str, Any] = {}
+    if len(data) > 1:
+        body = [*pooled_sections(group_runs(data), plots), *_missing(data), *_energy(data, plots)]
+        body += [*_differences(data), *_configs(data), *_reproduce(data)]
+        names = ", ".join(run.name for run in data)
+        return Page(f"Comparison of {names}", "\n".join(body), plots, None)
+    run = data[0]
+    body = [*headline(run), *_missing(data), *_features(run, plots)]
+    body += [*_geometry(run), *_curves(data, plots)]
+    body += _energy(data, plots)
+    if still_figures:
+        body += _stills(run, figures)
+    body += [*result_tables(run), *_configs(data), *_reproduce(data)]
+    return Page(run.name, "\n".join(body), plots, _picture_sheet(run))
 
 
 def _missing(runs: Sequence[RunData]) -> Iterable[str]:
     found = [
-        f"<li>{_e(what if len(runs) == 1 else f'{run.name}: {what}')}</li>"
+        f"<li>{escape(what if len(runs) == 1 else f'{run.name}: {what}')}</li>"
         for run in runs
         for what in run.missing
     ]
     if found:
-        yield _section("What is missing", f"<ul>{''.join(found)}</ul>", extra="missing")
+        yield section("What is missing", f"<ul>{''.join(found)}</ul>", extra="missing")
 
 
 def _curves(runs: Sequence[RunData], plots: dict[str, Any]) -> Iterable[str]:
-    curves = curve_plots(runs)
-    boxes = []
-    for metric, plot in curves.items():
+    large, small = [], []
+    for metric, plot in curve_plots(runs).items():
         plots[f"curve-{metric}"] = plot
-        boxes.append(_plot(f"curve-{metric}", f"{metric} over the iterations"))
-    if boxes:
-        yield _section("Curves", f'<div class="grid">{"".join(boxes)}</div>')
+        box = plot_box(f"curve-{metric}", f"{metric} over the iterations")
+        (large if metric in _LARGE else small).append(box)
+    if large or small:
+        body = f'<div class="grid">{"".join(large)}</div>' if large else ""
+        rest = f'<div class="grid">{"".join(small)}</div>'
+        body += folded("more curves", rest) if large and small else rest if small else ""
+        yield section("Curves", note("Drag to zoom; double-click to go back.") + body)
+
+
+def _energy(runs: Sequence[RunData], plots: dict[str, Any]) -> Iterable[str]:
     energy = energy_plot(runs)
     if energy:
         plots["energy"] = energy
-        yield _section(
-            "Hyperspherical energy", _plot("energy", "energy of each layer over the iterations")
-        )
+        box = plot_box("energy", "energy of each layer over the iterations")
+        yield section("Hyperspherical energy", box)
 
 
 def _features(run: RunData, plots: dict[str, Any]) -> Iterable[str]:
@@ -187,54 +194,48 @@ def _features(run: RunData, plots: dict[str, Any]) -> Iterable[str]:
         for what in ("all", "no")
     )
     body = (
-        "".join(map(_note, notes))
+        "".join(map(note, notes))
         + buttons
-        + _plot("features", "test features by class", tall=True)
+        + plot_box("features", "test features by class", tall=True)
     )
     flat = plots["features"]["data"][0]["type"] != "scatter3d"
-    yield _section("Features in the plane" if flat else "Features on the sphere", body)
+    yield section("Features in the plane" if flat else "Features on the sphere", body)
+
+
+def _geometry(run: RunData) -> Iterable[str]:
+    text, tables = geometry_tables(run)
+    if tables:
+        body = note(text) + "".join(html_table(head, rows) for head, rows in tables)
+        yield section("Geometry of the features", body)
 
 
 def _stills(run: RunData, folder: Path) -> Iterable[str]:
     try:
         require("matplotlib", extra="report")
     except ModuleNotFoundError as error:
-        yield _section("Figures", _note(str(error)))
+        yield section("Figures", note(str(error)))
         return
     boxes = []
     for still in stills(run):
         save(still.figure, folder / still.stem)
         picture = base64.b64encode((folder / f"{still.stem}.png").read_bytes()).decode()
+        caption, stem = escape(still.caption), escape(still.stem)
         boxes.append(
-            f'<figure><img src="data:image/png;base64,{picture}" alt="{_e(still.caption)}">'
-            f"<figcaption>{_e(still.caption)} (figures/{_e(still.stem)}.png, .svg)</figcaption>"
-            "</figure>"
+            f'<figure><img src="data:image/png;base64,{picture}" alt="{caption}">'
+            f"<figcaption>{caption} (figures/{stem}.png, .svg)</figcaption></figure>"
         )
     if boxes:
-        yield _section("Figures", f'<div class="grid">{"".join(boxes)}</div>')
-
-
-def _results(run: RunData) -> Iterable[str]:
-    for name, result in run.results.items():
-        rows = [
-            (k, v) for k, v in flatten(result).items() if isinstance(v, (int, float, str, bool))
-        ]
-        points = result.get("tar_at_far")
-        if isinstance(points, list):
-            for point in points:
-                if isinstance(point, Mapping) and point.get("far") is not None:
-                    tar = point.get("tar")
-                    shown = tar if tar is not None else "too few negatives to say"
-                    rows.append((f"TAR at FAR {point['far']:g}", shown))
-        if rows:
-            yield _section(name.replace("_", " ").replace("-", " "), _table(["", ""], rows))
+        yield section("Figures", f'<div class="grid">{"".join(boxes)}</div>')
 
 
 def _differences(runs: Sequence[RunData]) -> Iterable[str]:
-    flat = [flatten(run.config) for run in runs]
+    flat = [
+        {k: v for k, v in flatten(run.config).items() if not k.startswith(_NOT_SHOWN)}
+        for run in runs
+    ]
     if not all(flat):
-        yield _section(
-            "Differences in config", _note("A config could not be read, so they are not shown.")
+        yield section(
+            "Differences in config", note("A config could not be read, so they are not shown.")
         )
         return
     keys = dict.fromkeys(key for config in flat for key in config)
@@ -242,24 +243,21 @@ def _differences(runs: Sequence[RunData]) -> Iterable[str]:
     for key in keys:
         values = [config.get(key, "—") for config in flat]
         if any(value != values[0] for value in values[1:]):
-            cells = "".join(f'<td class="differs">{_e(_short(v))}</td>' for v in values)
-            rows.append(f"<tr><td>{_e(key)}</td>{cells}</tr>")
+            cells = "".join(f'<td class="differs">{escape(short(v))}</td>' for v in values)
+            rows.append(f"<tr><td>{escape(key)}</td>{cells}</tr>")
     if not rows:
-        yield _section("Differences in config", _note("None: the configs are the same."))
+        yield section("Differences in config", note("None: the configs are the same."))
         return
-    head = "".join(f"<th>{_e(name)}</th>" for name in ["setting", *(run.name for run in runs)])
+    head = "".join(f"<th>{escape(name)}</th>" for name in ["setting", *(run.name for run in runs)])
     table = f'<div class="scroll"><table><tr>{head}</tr>{"".join(rows)}</table></div>'
-    yield _section("Differences in config", table)
+    yield section("Differences in config", table)
 
 
 def _configs(runs: Sequence[RunData]) -> Iterable[str]:
     for run in runs:
         if run.config_text:
             title = "Config" if len(runs) == 1 else f"Config of {run.name}"
-            body = (
-                f"<details><summary>config.yaml</summary><pre>{_e(run.config_text)}</pre></details>"
-            )
-            yield _section(title, body)
+            yield section(title, folded("config.yaml", f"<pre>{escape(run.config_text)}</pre>"))
 
 
 def _reproduce(runs: Sequence[RunData]) -> Iterable[str]:
@@ -273,8 +271,8 @@ def _reproduce(runs: Sequence[RunData]) -> Iterable[str]:
         if run.config_text:
             lines.append(f"hypersphere train {shlex.quote(str(run.path / 'config.yaml'))}")
     if lines:
-        note = _note("The command that made it, and the same from the resolved config:")
-        yield _section("Reproduce", note + f"<pre>{_e(chr(10).join(lines))}</pre>")
+        text = note("The command that made it, and the same from the resolved config:")
+        yield section("Reproduce", text + f"<pre>{escape(chr(10).join(lines))}</pre>")
 
 
 def _picture_sheet(run: RunData) -> dict[str, Any] | None:
@@ -314,40 +312,3 @@ def _packed_plotly() -> str:
 def _script_json(value: Any) -> str:
     # "</" would end the script element; NaN is no JSON, so none may be left.
     return json.dumps(value, allow_nan=False, separators=(",", ":")).replace("</", "<\\/")
-
-
-def _section(title: str, body: str, extra: str = "") -> str:
-    kind = f' class="{extra}"' if extra else ""
-    return f"<section{kind}><h2>{_e(title)}</h2>\n{body}</section>"
-
-
-def _plot(name: str, what: str, tall: bool = False) -> str:
-    kind = "plot tall" if tall else "plot"
-    return f'<div class="{kind}" role="img" aria-label="{_e(what)}" data-plot="{_e(name)}"></div>'
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    lines = [f"<tr>{''.join(f'<th>{_e(h)}</th>' for h in head)}</tr>"] if any(head) else []
-    for row in rows:
-        cells = "".join(
-            f'<td class="number">{_e(_short(v))}</td>'
-            if isinstance(v, (int, float)) and not isinstance(v, bool)
-            else f"<td>{_e(_short(v))}</td>"
-            for v in row
-        )
-        lines.append(f"<tr>{cells}</tr>")
-    return f'<div class="scroll"><table>{"".join(lines)}</table></div>'
-
-
-def _note(text: str) -> str:
-    return f'<p class="note">{_e(text)}</p>'
-
-
-def _short(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.5g}"
-    return str(value)
-
-
-def _e(text: Any) -> str:
-    return html.escape(str(text))

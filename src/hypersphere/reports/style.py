@@ -13,11 +13,12 @@ from .._optional import require
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["COLORS", "MARKERS", "canvas", "color", "save", "styled"]
+__all__ = ["COLORS", "MARKERS", "canvas", "color", "legend_below", "save", "styled"]
 
-# Okabe and Ito's palette, darkest first; yellow is left out, it vanishes on white.
+# Okabe and Ito's palette without yellow, which vanishes on white, and four colors between them.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#7F7F7F")
-# Beyond eight classes color alone does not carry: the marker changes with every round.
+COLORS += ("#5D3A9B", "#8B4513", "#A3B600", "#00A6A6")
+# Beyond twelve classes color alone does not carry: the marker changes with every round.
 MARKERS = ("o", "^", "s", "D", "v", "P")
 COLUMN_WIDTH = 3.4  # inches: readable in a two-column page
 
@@ -60,6 +61,23 @@ def styled() -> Iterator[Any]:
     matplotlib = require("matplotlib", extra="report")
     with matplotlib.rc_context(_SETTINGS):
         yield matplotlib
+
+
+def legend_below(axes: Any, columns: int | None = None) -> None:
+    """A legend under the axes, where no data can be.
+
+    Args:
+        axes: with labeled curves or points.
+        columns: of the legend. Default: as many as fit names of this length.
+    """
+    labels = axes.get_legend_handles_labels()[1]
+    if not labels:
+        return
+    fitting = max(1, min(len(labels), int(44 / (max(map(len, labels)) + 5))))
+    # Below the label of the horizontal axis; the layout makes room for it.
+    axes.legend(
+        loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=columns or fitting, frameon=False
+    )
 
 
 def canvas(

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from .page import write_page
+from .page import arrange, news_file, write_news, write_page
 
 __all__ = ["watch"]
 
-_FILES = ("metrics.jsonl", "summary.json", "features.npz", "verification.json")
+_FILES = ("metrics.jsonl", "summary.json", "features.npz", "verification.json", "baseline.json")
 
 
 def watch(
@@ -22,10 +22,11 @@ def watch(
     patience: float = 600.0,
     say: Callable[[str], None] = print,
 ) -> Path:
-    """Rewrite the page whenever a run's files change; the page reloads itself meanwhile.
+    """Write the page, then tell it what is new whenever a run's files change.
 
-    Ends, with a page that reloads no more, once nothing has changed for `patience` seconds or on
-    Ctrl-C.
+    An open page takes the news in place: what was zoomed, turned, scrolled or unfolded stays so.
+    Ends, with a page that looks for news no more, once nothing has changed for `patience` seconds
+    or on Ctrl-C.
 
     Args:
         runs: run folders.
@@ -39,16 +40,25 @@ def watch(
         The page.
     """
     seen: dict[Path, float] | None = None
+    page: Path | None = None
     changed = time.monotonic()
     try:
         while time.monotonic() - changed < patience:
             now = {p: p.stat().st_mtime for run in runs for n in _FILES if (p := run / n).exists()}
             if now != seen:
-                reload = max(1, round(every))
-                page = write_page(runs, output, parse_config, reload, still_figures=False)
+                if page is None:
+                    wait = max(1, round(every))
+                    page = write_page(runs, output, parse_config, wait, still_figures=False)
+                else:
+                    news = arrange(runs, page.parent / "figures", parse_config, False)
+                    write_news(page, news, done=False)
                 say(f"{time.strftime('%H:%M:%S')} {page}")
                 seen, changed = now, time.monotonic()
             time.sleep(every)
     except KeyboardInterrupt:
         pass
-    return write_page(runs, output, parse_config)
+    final = write_page(runs, output, parse_config)
+    if page is not None and news_file(page).exists():
+        # An open page still asks for news once more; then nobody does.
+        write_news(page, arrange(runs, page.parent / "figures", parse_config), done=True)
+    return final

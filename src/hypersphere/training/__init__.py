@@ -8,7 +8,9 @@ from __future__ import annotations
 # Hooks and tasks enter the register where they are defined.
 import hypersphere.training.adversarial
 import hypersphere.training.hooks
+import hypersphere.training.loggers
 import hypersphere.training.metric_losses
+import hypersphere.training.mixup
 import hypersphere.training.tasks  # noqa: F401
 from hypersphere.training.config import (
     Config,

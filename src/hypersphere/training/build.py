@@ -7,6 +7,7 @@ import dataclasses
 import typing
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -34,6 +35,7 @@ from hypersphere.training.schedules import (
     half_cosine,
     steps,
 )
+from hypersphere.training.watch_head import WatchHead
 
 __all__ = ["Loaders", "hold_out", "make_head", "make_hooks", "make_loaders", "make_net"]
 __all__ += ["make_player_optimizer", "make_rate", "make_sized_model", "share_of"]
@@ -130,9 +132,26 @@ def load_data(config: DataConfig) -> Any:
 
 
 def make_loaders(
-    config: DataConfig, seed: int, rank: int = 0, world_size: int = 1, split: Any = None
+    config: DataConfig,
+    seed: int,
+    rank: int = 0,
+    world_size: int = 1,
+    split: Any = None,
+    device: torch.device | None = None,
 ) -> Loaders:
-    """Load the data set (or take `split`) and serve it; processes share each batch."""
+    """Load the data set (or take `split`) and serve it; processes share each batch.
+
+    Args:
+        config: the section ``data``.
+        seed: seed of the order and the augmentation.
+        rank: number of this process.
+        world_size: number of processes.
+        split: a data set to take instead of the one that the config names.
+        device: where the batches go. Default: they stay where the samples are.
+
+    Returns:
+        The batches, and the data set they come from.
+    """
     from hypersphere import data
 
     if config.batch_size % world_size:
@@ -152,8 +171,9 @@ def make_loaders(
         split = hold_out(split, config.holdout)
     normalize = data.Normalize.fit(split.train, config.normalize)
     small = len(split.train) < config.batch_size
-    train = data.BatchLoader(
-        split.train,
+    # Streamed data (shards) bring a loader of their own.
+    make_loader = getattr(split.train, "make_loader", partial(data.BatchLoader, split.train))
+    train = make_loader(
         config.batch_size // world_size,
         seed=seed,
         augment=data.augmentation(config.augment),
@@ -162,6 +182,8 @@ def make_loaders(
         rank=rank,
         world_size=world_size,
         prefetch=config.prefetch,
+        workers=config.workers,
+        device=device,
     )
     test = data.BatchLoader(
         split.test,
@@ -172,6 +194,8 @@ def make_loaders(
         rank=rank,
         world_size=world_size,
         prefetch=config.prefetch,
+        workers=config.workers,
+        device=device,
     )
     x, _ = next(iter(test))
     return Loaders(train, test, split, normalize, split.num_classes, tuple(x.shape[1:]))
@@ -342,8 +366,10 @@ def make_player_optimizer(config: Config, module: nn.Module) -> Optimizer:
 
 
 def make_hooks(config: Config) -> list[Any]:
-    """Annealing, regularizers with their schedules, and the hooks of the config, in this order."""
-    hooks: list[Any] = [Anneal()]
+    """Annealing, a watch on the head, regularizers with their schedules, and the hooks of the
+    config, in this order.
+    """
+    hooks: list[Any] = [Anneal(), WatchHead()]
     for name, settings in config.regularizers.items():
         values = dict(settings)
         when = {k: values.pop(k) for k in ("begin", "ramp", "end") if k in values}

@@ -49,9 +49,10 @@ def conclude(job: Job, run: Run, record: RunFolder, say: Any) -> Any:
         images = getattr(split.test, "images", None)
         save_features(record, features, labels, list(split.classes), images)
         if getattr(split, "pairs", None) is not None:
-            result = verify_unseen(job, run)
+            result, thresholds = verify_unseen(job, run)
             summary["verification"] = {k: getattr(result, k) for k in ("accuracy", "eer", "auc")}
             result.to_json(record.path / "verification.json", weights="last", step=run.step)
+            thresholds.to_json(record.path / "threshold.json", weights="last", step=run.step)
     summary["seconds"] = round(run.elapsed, 2)
     written = [record.path / name for name in ("metrics.jsonl", "features.npz")]
     summary["files"] = {path.name: file_entry(path) for path in written if path.exists()}
@@ -59,16 +60,21 @@ def conclude(job: Job, run: Run, record: RunFolder, say: Any) -> Any:
     return result
 
 
-def verify_unseen(job: Job, run: Run) -> Any:
-    """Verification of the pairs that the data set brings, of classes never trained."""
-    from hypersphere.evaluation import verification
+def verify_unseen(job: Job, run: Run) -> tuple[Any, Any]:
+    """Verification of the pairs that the data set brings, of classes never trained, and thresholds
+    of pairs at several false-accept rates.
+    """
+    from hypersphere.evaluation import fit_thresholds, verification
 
     assert job.loaders is not None
     pairs = job.loaders.split.pairs
     loader = job.loaders.over(pairs.dataset)
-    unseen, _ = extract_features(job.task.model, loader, run.fabric.device)
+    unseen, labels = extract_features(job.task.model, loader, run.fabric.device)
     index = torch.stack([pairs.first, pairs.second], 1)
-    return verification(unseen, unseen, pairs.same, protocol="plain", index=index, folds=pairs.fold)
+    result = verification(
+        unseen, unseen, pairs.same, protocol="plain", index=index, folds=pairs.fold
+    )
+    return result, fit_thresholds(unseen, labels)
 
 
 def is_parametrized(net: nn.Module) -> bool:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
+from hypersphere.heads import MarginSchedule
 from hypersphere.registry import register
 from hypersphere.training.sharding import with_whole_weights
 
@@ -20,19 +21,32 @@ __all__ = [
 
 
 class Anneal:
-    """lambda annealing (2.2.7, A.7): one step of the head's schedule per update.
+    """One step of the head's schedules per update: lambda (2.2.7, A.7), and the margin's own.
 
-    The schedule belongs to the head and is saved with it; this only moves it on and logs lambda.
+    They belong to the head and are saved with it; this only moves them on and logs their values.
     """
+
+    def __init__(self) -> None:
+        self.margins: list[MarginSchedule] = []
+
+    def start(self, run: Any) -> None:
+        head = getattr(run.model, "head", None)
+        parts = head.modules() if isinstance(head, nn.Module) else ()
+        self.margins = [part for part in parts if isinstance(part, MarginSchedule)]
 
     def after_update(self, run: Any) -> None:
         annealing = self._schedule(run)
         if annealing is not None:
             annealing.step()
+        for margin in self.margins:
+            margin.step()
 
     def log(self, run: Any) -> dict[str, float]:
         annealing = self._schedule(run)
-        return {} if annealing is None else {"lambda": float(annealing.value)}
+        shown = {} if annealing is None else {"lambda": float(annealing.value)}
+        for margin in self.margins:
+            shown["margin"] = margin.value
+        return shown
 
     @staticmethod
     def _schedule(run: Any) -> Any:

@@ -110,6 +110,9 @@ def _train(
         record_changes(record, config, changes, job.settings.steps, config_text)
     else:
         record.json("run.json", _description(config, fabric, job))
+        notes = getattr(job.loaders.split, "notes", {}) if job.loaders is not None else {}
+        if notes:  # who is used for what, which pictures were left out
+            record.json("split.json", notes)
         if config_text is not None:
             record.text("config.yaml", config_text)
     record.remove("diverged.json")  # of an earlier attempt

@@ -9,6 +9,7 @@ hooks (`hooks.py`), plain objects of which any of these methods is called if it 
     before_update(run)          terms(run, batch, outputs, final) -> {name: tensor}
     after_update(run)           log(run) -> {name: value}
     finish(run)                 summarize(run) -> {name: value} for summary.json
+    logged(run, step, split, values), of each line of metrics.jsonl once it is written
     state_dict()   load_state_dict(state)
 
 A batch may be processed in parts (`accumulate`); `final` tells a hook that this is the last of
@@ -72,7 +73,11 @@ def fit(
     run = Run(task, folder, fabric, settings, list(hooks))
     if resume:
         restore(run)
-    run.call("start")
+    try:
+        run.call("start")
+    except BaseException:
+        folder.close()
+        raise
     progress = Progress(settings.steps, run.step, settings.quiet or not fabric.is_global_zero)
     timer = _Timer(run)
     agreement = Agreement(fabric)
@@ -95,6 +100,8 @@ def fit(
 
                 shown = log(run, timer.elapsed()) if logs else {}
                 progress.update(run.step, len(batch[0]) * fabric.world_size, shown)
+                while run.notes:
+                    progress.say(run.notes.pop(0))
                 stop, due = agreement(run.step, interrupt.signal, timer.save_is_due())
                 every = settings.checkpoint_every
                 tests = run.step % test_every == 0 or last
@@ -186,7 +193,7 @@ def log(run: Run, elapsed: float) -> dict[str, Any]:
     rate = run.player.optimizer.param_groups[0]["lr"]
     for extra in run.call("log"):
         values.update(extra)
-    run.folder.log(step=run.step, time=round(elapsed, 3), split="train", lr=rate, **values)
+    run.record(run.step, "train", {"lr": rate, **values}, time=round(elapsed, 3))
     run.sums, run.count, run.measured = {}, 0, {}
     return values
 
@@ -199,7 +206,7 @@ def test(run: Run, elapsed: float, progress: Progress) -> None:
     if not values:
         return
     check_test(run, values)
-    run.folder.log(step=run.step, time=round(elapsed, 3), split="test", **values)
+    run.record(run.step, "test", values, time=round(elapsed, 3))
     for player in run.task.players:
         player.rate.observe(values.get("loss", values.get("error", math.nan)))
     name, sign = run.task.best
@@ -210,8 +217,8 @@ def test(run: Run, elapsed: float, progress: Progress) -> None:
         if run.folder.write:
             save_weights(run.folder.best / "model.safetensors", tensors)
     run.folder.json("summary.json", {"last": record, "best": run.best})
-    text = "  ".join(f"{k} {v:.4f}" for k, v in values.items() if isinstance(v, float))
-    progress.say(f"test at step {run.step}: {text}")
+    shown = {k: v for k, v in values.items() if isinstance(v, float)}
+    progress.tested(run.step, shown, best=run.best is record)
 
 
 class _Timer:

@@ -30,7 +30,9 @@ def _layers(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
         if layer or getattr(module, "neuron_role", None) is not None:
             weight = whole_weight(module)
             if weight is not None and weight.dim() >= 2 and len(weight) > 1:
-                yield name, weight.flatten(1)
+                # Of a head with sub-centers, (C, K, d), every one is a direction.
+                several = getattr(module, "subcenters", 1) > 1
+                yield name, weight.flatten(0, 1) if several else weight.flatten(1)
 
 
 @torch.no_grad()
@@ -121,7 +123,7 @@ class Monitor:
         energies = values["energy"]
         self.energy = sum(energies.values()) / max(1, len(energies))
         self.first = self.energy if self.first is None else self.first
-        run.folder.log(step=step, split="monitor", **values)
+        run.record(step, "monitor", values)
 
     def _measure(self, model: nn.Module) -> dict[str, Any]:
         values: dict[str, Any] = {"energy": layer_energies(model, self.s, self.half_space)}

@@ -90,6 +90,9 @@ def prepare(config: Config, fabric: Any, split: Any = None) -> Job:
         synchronize(task.model)
     settings = make_settings(config.train, task.batches_per_epoch)
     for objective in task.objectives():
+        if config.train.compile:
+            # In place: names in state dicts stay, and hooks see the same modules.
+            objective.loss.compile()
         module = fabric.setup_module(objective.loss)
         optimizer = make_player_optimizer(config, objective.net)
         step_one_by_one(optimizer)

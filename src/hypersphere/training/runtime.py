@@ -24,6 +24,7 @@ EVENTS = (
     "log",
     "finish",
     "summarize",
+    "logged",
 )
 
 
@@ -131,6 +132,7 @@ class Run:
         interrupted: the signal that stopped the run.
         sums: losses and terms added up since the last log line; tensors on the device.
         count: number of updates in `sums`.
+        notes: what is to be said to the user at the next log line.
     """
 
     task: Task
@@ -146,6 +148,7 @@ class Run:
     interrupted: int | None = None
     sums: dict[str, Any] = field(default_factory=dict)
     count: int = 0
+    notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         # Looked up once, not in every update.
@@ -163,6 +166,18 @@ class Run:
     def player(self) -> Player:
         """The player that hooks act on."""
         return self.task.players[0]
+
+    def record(self, step: int, split: str, values: Mapping[str, Any], **notes: Any) -> None:
+        """Write a line of metrics.jsonl and show it to the hooks.
+
+        Args:
+            step: updates so far.
+            split: "train", "test" or "monitor".
+            values: names and numbers, or further such mappings.
+            notes: what belongs to the line but is no measurement, such as its time.
+        """
+        self.folder.log(step=step, **notes, split=split, **values)
+        self.call("logged", step, split, values)
 
     def call(self, event: str, *arguments: Any) -> list[Any]:
         """Call `event` of every hook that has it.

@@ -50,6 +50,7 @@ class DataConfig(Section):
             of the test part, the same for each class; for choosing settings.
         drop_last: leave out the last batch of an epoch if it is not full.
         prefetch: batches prepared ahead, for data decoded from files.
+        workers: processes that decode files, for which one thread is not fast enough.
         imbalance: thin the training part: "single", "multiple" (D.1) or "mnist" (D.8).
         options: further arguments of the data set's reader.
     """
@@ -69,6 +70,7 @@ class DataConfig(Section):
     holdout: Annotated[float, Range(ge=0, lt=1)] = 0.0
     drop_last: bool = True
     prefetch: Annotated[int, Range(ge=0)] = 0
+    workers: Annotated[int, Range(ge=0)] = 0
     imbalance: Text | None = None
     options: dict[str, Any] = field(default_factory=dict)
 
@@ -162,6 +164,8 @@ class TrainConfig(Section):
             .safetensors file.
         deterministic: refuse operations whose result differs between two runs (GPU).
         threads: CPU threads of torch. Default: torch's own choice.
+        compile: compile network and loss with torch.compile: slow first steps, then fewer and
+            larger kernels. The losses are the same up to rounding.
         quiet: show no progress.
     """
 
@@ -180,6 +184,7 @@ class TrainConfig(Section):
     init_from: Text | None = None
     deterministic: bool = False
     threads: Count | None = None
+    compile: bool = False
     quiet: bool = False
 
 
@@ -270,6 +275,8 @@ class RunConfig(Section):
         folder: exactly this folder. Default: runs/NAME, or runs/NAME-2, ... if that is taken.
         name: NAME in runs/NAME. Default: the name of the config file.
         report: write the HTML page at the end.
+        baseline: where the data have pairs of unseen classes, train the plain network with a
+            softmax head too, in FOLDER/baseline, and print both beside the bare inputs.
     """
 
     section = "run"
@@ -277,6 +284,7 @@ class RunConfig(Section):
     folder: Text | None = None
     name: Text | None = None
     report: bool = True
+    baseline: bool = False
 
 
 @dataclass

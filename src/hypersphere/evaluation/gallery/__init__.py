@@ -1,6 +1,7 @@
 """Galleries: known people (or things) that can be asked, in memory and on disk."""
 
+from .decision import NoThreshold
 from .gallery import Gallery, Match
-from .store import GalleryError
+from .gallery_error import GalleryError
 
-__all__ = ["Gallery", "GalleryError", "Match"]
+__all__ = ["Gallery", "GalleryError", "Match", "NoThreshold"]

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from ...functional.angles import normalize
 from ...registry import nearest
-from ..extraction import extract
 from ..fingerprints import model_hash
-from ..inputs import check_features
 from ..recognition.search_index import SearchIndex
-from .store import FLIPS, GalleryError, gallery_state, locked, read_gallery, write_gallery
-
-SCORES_AT_ONCE = 1 << 25
+from ..recognition.thresholds import Threshold
+from .decision import Decision, check_threshold
+from .gallery_error import GalleryError
+from .rows import PersonRows, one_sample, unit_features
+from .scores import impostor_scores, parts, person_scores
+from .store import FLIPS, gallery_state, locked, read_gallery, write_gallery
 
 
 @dataclass(frozen=True)
@@ -39,15 +37,16 @@ class Match:
 class Gallery:
     """Names with one or more unit features each, searched exactly by the cosine.
 
-    A person is accepted when the score is at least the threshold.
+    A person is accepted when the score is at least the threshold. Without one nobody can be told
+    from an unknown person: `identify` then warns and gives the nearest people. `calibrate` fits it.
 
     Args:
         model: turns pictures into features (`features(x)` or the module itself). Default: none,
             and the gallery takes features only.
         transform: from pictures to the model's input, e.g. `data.Normalize`.
         flips: "unused", or "concatenate" the features of a picture and its mirror image (2.3.6).
-        threshold: cosine from which `verify` says yes and `identify` gives a name; choose it from
-            the TAR at FAR of `verification`.
+        threshold: cosine from which `verify` says yes and `identify` gives a name, or a `Threshold`
+            of `fit_threshold` for a search among as many people. Default: none; see `calibrate`.
         fingerprint: identifies the origin of the features where there is no model.
 
     >>> gallery = Gallery(threshold=0.5)
@@ -65,72 +64,80 @@ class Gallery:
         *,
         transform: Callable[[Tensor], Tensor] | None = None,
         flips: str = "unused",
-        threshold: float = 0.4,
+        threshold: float | Threshold | None = None,
         fingerprint: str | None = None,
     ) -> None:
         if flips not in FLIPS:
             raise ValueError(f"flips: 'unused' or 'concatenate'; got {flips!r}")
         self.model, self.transform, self.flips = model, transform, flips
-        self.threshold = _check_threshold(threshold)
+        self.decision = Decision(check_threshold(threshold))
         self.fingerprint = fingerprint or (model_hash(model) if model is not None else "")
-        self._number: dict[str, int] = {}  # name -> place in `people`
-        self._owner: list[int] = []  # row -> place in `people`
-        self._rows = torch.empty(0, 0)  # capacity doubles; only the first len(self) rows count
+        self._rows = PersonRows()
         self._index: SearchIndex | None = None  # made when asked, forgotten when rows change
         # Note [Two writers]: what changed since the folder was read or written.
         self._origin: tuple[Path, str] | None = None
         self._changes: list[tuple[str, list[str], Tensor | None]] = []
+        self._stored_decision: Decision | None = None
 
     def __len__(self) -> int:
         """How many features are enrolled; `people` names whose they are."""
-        return len(self._owner)
+        return len(self._rows)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._number
+        return name in self._rows.number
 
     @property
     def people(self) -> list[str]:
         """The names of all people, in the order of enrollment."""
-        return list(self._number)
+        return list(self._rows.number)
 
     @property
     def names(self) -> list[str]:
         """The name of each row of `features`."""
-        people = self.people
-        return [people[i] for i in self._owner]
+        return self._rows.names
 
     @property
     def dim(self) -> int | None:
         """Dimension of the features; None as long as there are none."""
-        return self._rows.shape[1] if self._owner else None
+        return self.features.shape[1] if len(self) else None
+
+    @property
+    def threshold(self) -> float | Threshold | None:
+        """Least score of a name: a cosine, or what `calibrate` fitted; setting it forgets that."""
+        return self.decision.search
+
+    @threshold.setter
+    def threshold(self, threshold: float | Threshold | None) -> None:
+        self.decision = Decision(check_threshold(threshold))
 
     @property
     def features(self) -> Tensor:
         """(n, d) unit features in the order of enrollment."""
-        return self._rows[: len(self)]
+        return self._rows.features
 
-    def enroll(self, name: str, sample: Tensor) -> None:
+    def enroll(self, name: str, sample: Any) -> None:
         """Add a picture or a feature of a person; several make one person surer.
 
         Args:
             name: whose it is.
-            sample: a picture (C, H, W) or a feature (d,).
+            sample: a picture (C, H, W), its file, or a feature (d,).
         """
-        self.enroll_many([name], torch.as_tensor(sample).unsqueeze(0))
+        self.enroll_many([name], one_sample(sample))
 
-    def enroll_many(self, names: Sequence[str], samples: Tensor) -> None:
+    def enroll_many(self, names: Sequence[str], samples: Any) -> None:
         """Add several pictures or features; all of them or, after an error, none.
 
         Args:
             names: whose each sample is.
-            samples: pictures (n, C, H, W) or features (n, d).
+            samples: features (n, d), or pictures as `extract` takes them: (n, C, H, W), a list of
+                files, a data set, a DataLoader.
         """
-        if len(names) != len(samples):
-            raise ValueError(f"{len(names)} names for {len(samples)} samples")
         empty = [i for i, name in enumerate(names) if not str(name).strip()]
         if empty:
             raise ValueError(f"name {empty[0]} is empty")
         rows = self._features(samples)
+        if len(names) != len(rows):
+            raise ValueError(f"{len(names)} names for {len(rows)} samples")
         whose = [str(name) for name in names]
         self._add(whose, rows)
         if self._origin is not None:
@@ -138,13 +145,7 @@ class Gallery:
 
     def _add(self, names: Sequence[str], rows: Tensor) -> None:
         self._index = None
-        used, total = len(self), len(self) + len(rows)
-        if used == 0 or total > len(self._rows):
-            bigger = torch.empty(max(64, 2 * used, total), rows.shape[1])
-            bigger[:used] = self.features if used else rows[:0]
-            self._rows = bigger
-        self._rows[used:total] = rows
-        self._owner += [self._number.setdefault(n, len(self._number)) for n in names]
+        self._rows.add(names, rows)
 
     def remove(self, name: str) -> int:
         """Forget a person.
@@ -160,39 +161,33 @@ class Gallery:
         """
         if name not in self:
             raise self._unknown(name)
-        names, self._index = self.names, None
-        keep = [i for i, other in enumerate(names) if other != name]
-        gone = len(self) - len(keep)
-        self._rows = self.features[torch.tensor(keep, dtype=torch.long)]
-        del self._number[name]
-        self._number = {other: i for i, other in enumerate(self._number)}
-        self._owner = [self._number[names[i]] for i in keep]
+        before, self._index = len(self), None
+        self._rows = self._rows.without(name)
         if self._origin is not None:
             self._changes.append(("remove", [name], None))
-        return gone
+        return before - len(self)
 
-    def verify(
-        self, name: str, sample: Tensor, threshold: float | None = None
-    ) -> tuple[bool, float]:
+    def verify(self, name: str, sample: Any, threshold: float | None = None) -> tuple[bool, float]:
         """Is this that person?
 
         Args:
             name: the person.
             sample: a picture (C, H, W) or a feature (d,).
-            threshold: least cosine of a yes. Default: the gallery's.
+            threshold: least cosine of a yes. Default: that of a pair at the rate the gallery was
+                calibrated for, else the gallery's threshold; without any the answer is no.
 
         Returns:
             The answer, and the cosine with the nearest feature of that person.
         """
         if name not in self:
             raise self._unknown(name)
-        least = self.threshold if threshold is None else _check_threshold(threshold)
-        query = self._features(torch.as_tensor(sample).unsqueeze(0))
-        mine = torch.tensor(self._owner) == self._number[name]
+        least = self._least(threshold, pair=True)
+        query = self._features(one_sample(sample))
+        mine = self._rows.owner == self._rows.number[name]
         score = float((self.features[mine] @ query[0]).max())
-        return score >= least, score
+        return least is not None and score >= least, score
 
-    def identify(self, sample: Tensor, top: int = 5, threshold: float | None = None) -> list[Match]:
+    def identify(self, sample: Any, top: int = 5, threshold: float | None = None) -> list[Match]:
         """Who is this?
 
         Args:
@@ -203,10 +198,10 @@ class Gallery:
         Returns:
             The nearest people at or above the threshold, best first; empty for an unknown person.
         """
-        return self.identify_many(torch.as_tensor(sample).unsqueeze(0), top, threshold)[0]
+        return self.identify_many(one_sample(sample), top, threshold)[0]
 
     def identify_many(
-        self, samples: Tensor, top: int = 5, threshold: float | None = None
+        self, samples: Any, top: int = 5, threshold: float | None = None
     ) -> list[list[Match]]:
         """`identify` for several samples.
 
@@ -222,55 +217,74 @@ class Gallery:
             raise GalleryError("the gallery is empty: enroll somebody first")
         if top < 1:
             raise ValueError(f"top: expected at least 1; got {top}")
-        least = self.threshold if threshold is None else _check_threshold(threshold)
+        least = self._least(threshold)
         queries = self._features(samples)
         people = self.people
         answers = []
-        for part in queries.split(max(1, SCORES_AT_ONCE // len(self))):
+        for part in parts(queries, len(self)):
             scores, places = self._nearest(part, min(top, len(people)))
             for best, who in zip(scores.tolist(), places.tolist(), strict=True):
                 pairs = zip(who, best, strict=True)
-                answers.append([Match(people[i], s) for i, s in pairs if s >= least])
+                answers.append(
+                    [Match(people[i], s) for i, s in pairs if least is None or s >= least]
+                )
         return answers
 
     def _nearest(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """Scores and places in `people` of the k nearest people, by the best row of each."""
-        if len(self) == len(self._number):  # one row each: rows are people
+        if len(self) == len(self._rows.number):  # one row each: rows are people
             if self._index is None:
                 self._index = SearchIndex(self.features)
             scores, rows = self._index.search(queries, k)
-            return scores, torch.tensor(self._owner)[rows]
-        owner = torch.tensor(self._owner).expand(len(queries), -1)
-        best = queries.new_full((len(queries), len(self._number)), -2.0)
-        best.scatter_reduce_(1, owner, queries @ self.features.T, "amax")
+            return scores, self._rows.owner[rows]
+        best = person_scores(queries, self.features, self._rows.owner, len(self._rows.number))
         return tuple(best.topk(k, dim=1))  # type: ignore[return-value]
+
+    def calibrate(
+        self, features: Any, labels: Sequence[object] | Tensor, far: float = 1e-3
+    ) -> Threshold:
+        """Fit the threshold to a false-accept rate of search among the people enrolled now.
+
+        Every sample is searched among all people but itself, so samples of enrolled people may be
+        among them; those of people who are not enrolled, and were not trained on, tell most.
+        A second threshold, at the same rate for a single comparison, is kept for `verify`.
+
+        Args:
+            features: pictures (n, C, H, W) or features (n, d).
+            labels: who each of them is: names, or numbers.
+            far: share of searches by unknown people that may end with a name.
+
+        Returns:
+            The threshold with its interval; the gallery keeps and saves it.
+
+        Raises:
+            ValueError: if there are fewer than 1 / far samples, or fewer than three people.
+        """
+        if len(self) == 0:
+            raise GalleryError("the gallery is empty: enroll somebody first")
+        queries = self._features(features)
+        names = [str(n) for n in (labels.tolist() if hasattr(labels, "tolist") else labels)]
+        if len(names) != len(queries):
+            raise ValueError(f"labels: {len(names)} for {len(queries)} samples")
+        rows = self._rows
+        scores = impostor_scores(queries, names, rows.features, rows.owner, rows.number)
+        self.decision = Decision.fit(scores, names, len(rows.number), far)
+        assert isinstance(self.decision.search, Threshold)
+        return self.decision.search
+
+    def _least(self, threshold: float | None, pair: bool = False) -> float | None:
+        if threshold is not None:
+            return float(check_threshold(threshold))  # type: ignore[arg-type]
+        return self.decision.least(len(self._rows.number), pair)
 
     def _unknown(self, name: str) -> GalleryError:
         near = nearest(name, self.people)
         hint = f"; did you mean {near!r}?" if near else ""
         return GalleryError(f"nobody is enrolled as {name!r}{hint}")
 
-    def _features(self, samples: Tensor) -> Tensor:
+    def _features(self, samples: Any) -> Tensor:
         """Unit features (n, d) of pictures or features."""
-        samples = torch.as_tensor(samples)
-        if samples.ndim == 2:
-            found = samples
-        elif self.model is None:
-            raise GalleryError(
-                "this gallery has no model, so it takes features (d,); "
-                f"got shape {tuple(samples.shape[1:])}"
-            )
-        else:
-            both = self.flips == "concatenate"
-            found = extract(self.model, samples, flips=both, transform=self.transform).flatten(1)
-        found = check_features("features", found).float()
-        if self.dim is not None and found.shape[1] != self.dim:
-            raise GalleryError(
-                f"the gallery holds features of dimension {self.dim}; got {found.shape[1]}"
-            )
-        if bool((found == 0).all(1).any()):
-            raise ValueError("a feature is zero: it has no direction to compare")
-        return normalize(found)
+        return unit_features(samples, self.model, self.flips, self.transform, self.dim)
 
     def save(self, folder: str | Path) -> Path:
         """Write to a folder, gallery.json and a safetensors file, atomically.
@@ -292,9 +306,10 @@ class Gallery:
             known = origin == folder.resolve()
             if known and gallery_state(folder) not in (None, state):
                 self._catch_up(folder)
-            settings = {"flips": self.flips, "threshold": _check_threshold(self.threshold)}
+            settings = {"flips": self.flips, **self.decision.record()}
             new = write_gallery(folder, self.features, self.names, self.fingerprint, settings)
         self._origin, self._changes = (folder.resolve(), new), []
+        self._stored_decision = self.decision
         return folder
 
     def _catch_up(self, folder: Path) -> None:
@@ -303,6 +318,8 @@ class Gallery:
         if stored.model and self.fingerprint and stored.model != self.fingerprint:
             raise GalleryError(f"{folder}: meanwhile saved with features of another model")
         self._take(stored.features, stored.names)
+        if self.decision is self._stored_decision:  # not changed here: others may have
+            self.decision = stored.settings["decision"]
         for what, names, rows in changes:
             if what == "enroll" and rows is not None:
                 if self.dim not in (None, rows.shape[1]):
@@ -314,9 +331,7 @@ class Gallery:
 
     def _take(self, features: Tensor, names: Sequence[str]) -> None:
         """Hold these rows and no others."""
-        self._rows, self._index, self._number, self._owner = features, None, {}, []
-        for name in names:
-            self._owner.append(self._number.setdefault(name, len(self._number)))
+        self._rows, self._index = PersonRows(features, names), None
 
     @classmethod
     def load(
@@ -349,7 +364,10 @@ class Gallery:
                 "Features of different models cannot be compared: enroll again with this model"
             )
         origin = stored.model or given
-        gallery = cls(model, transform=transform, fingerprint=origin, **stored.settings)
+        gallery = cls(
+            model, transform=transform, fingerprint=origin, flips=stored.settings["flips"]
+        )
+        gallery.decision = gallery._stored_decision = stored.settings["decision"]
         gallery._take(stored.features, stored.names)
         gallery._origin = (Path(folder).resolve(), stored.state)
         return gallery
@@ -377,9 +395,3 @@ class Gallery:
                 gallery = cls(model, **settings)
             yield gallery
             gallery.save(folder)
-
-
-def _check_threshold(threshold: float) -> float:
-    if isinstance(threshold, (str, bytes)) or not math.isfinite(threshold):
-        raise ValueError(f"threshold: expected a finite number (a cosine); got {threshold!r}")
-    return float(threshold)

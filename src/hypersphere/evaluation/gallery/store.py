@@ -32,6 +32,8 @@ from torch import Tensor
 from ..._reading import Unreadable, read_json, read_tensors
 from ..feature_files import save_tensors
 from ..fingerprints import data_hash
+from .decision import Decision
+from .gallery_error import GalleryError
 
 FORMAT = 1
 KEYS = {"format", "model", "flips", "threshold", "features", "names"}
@@ -42,10 +44,6 @@ ATTEMPTS = 100  # of a reader that is overtaken by writers
 _held = threading.local()  # the folders that this thread has locked
 
 
-class GalleryError(ValueError):
-    """A gallery that does not fit: another model or dimension, a damaged file, an unknown name."""
-
-
 class Stored(NamedTuple):
     """What a gallery folder holds.
 
@@ -53,7 +51,7 @@ class Stored(NamedTuple):
         features: (n, d) float32.
         names: the name of each row.
         model: the fingerprint of the model that made the features.
-        settings: flips and threshold.
+        settings: flips and decision (the thresholds).
         state: changes whenever the folder is written with other content.
     """
 
@@ -91,6 +89,7 @@ def write_gallery(
             "format": FORMAT,
             "model": model,
             **settings,
+            "decision_hash": _decision_hash(settings),
             "features": file,
             "names_hash": _names_hash(names),
             "names": list(names),
@@ -147,7 +146,13 @@ def read_gallery(folder: str | Path) -> Stored:
         raise GalleryError(f"{path}: damaged (the features do not match their checksum)")
     if record.get("names_hash", _names_hash(names)) != _names_hash(names):
         raise GalleryError(f"{folder}: damaged (the names do not match their checksum)")
-    settings = {"flips": record["flips"], "threshold": float(record["threshold"])}
+    try:
+        decision = Decision.from_record(record["threshold"], record.get("calibration"))
+    except ValueError as error:
+        raise GalleryError(f"{folder / 'gallery.json'}: not a gallery ({error})") from None
+    if record.get("decision_hash", _decision_hash(record)) != _decision_hash(record):
+        raise GalleryError(f"{folder}: damaged (the threshold does not match its checksum)")
+    settings = {"flips": record["flips"], "decision": decision}
     return Stored(features, names, record["model"], settings, _state(record))
 
 
@@ -222,7 +227,12 @@ def _names_hash(names: Sequence[str]) -> str:
 
 
 def _state(record: dict[str, Any]) -> str:
-    return f"{record['features']}:{_names_hash(record['names'])}"
+    return f"{record['features']}:{_names_hash(record['names'])}:{_decision_hash(record)}"
+
+
+def _decision_hash(record: dict[str, Any]) -> str:
+    decision = json.dumps([record["threshold"], record.get("calibration")], sort_keys=True)
+    return hashlib.sha256(decision.encode()).hexdigest()[:16]
 
 
 def _read_features(path: Path) -> Tensor:
@@ -268,7 +278,7 @@ RULES: dict[str, tuple[Any, str]] = {
     "format": (lambda v: isinstance(v, int) and not isinstance(v, bool), "a whole number"),
     "model": (lambda v: isinstance(v, str), "a text"),
     "flips": (lambda v: v in FLIPS, f"one of {', '.join(FLIPS)}"),
-    "threshold": (_is_number, "a finite number"),
+    "threshold": (lambda v: v is None or _is_number(v), "a finite number or null"),
     "features": (
         lambda v: isinstance(v, str) and FILE_NAME.fullmatch(v) is not None,
         "features-<16 hex digits>.safetensors in the same folder",

@@ -36,7 +36,10 @@ def neuron_weights(model: nn.Module) -> dict[str, Tensor]:
         weight = getattr(module, "weight", None)
         is_layer = isinstance(module, LAYERS) or hasattr(module, "neuron_role")
         if is_layer and isinstance(weight, Tensor) and weight.ndim >= 2 and len(weight) >= 2:
-            found[name] = weight.detach().flatten(1).float()
+            # Of a head with sub-centers, (C, K, d), every one is a direction.
+            several = getattr(module, "subcenters", 1) > 1
+            rows = weight.flatten(0, 1) if several else weight.flatten(1)
+            found[name] = rows.detach().float()
     return found
 
 

@@ -13,6 +13,7 @@ from ...functional.angles import normalize
 from ..inputs import check_features, check_row_labels, to_common_type
 from ..results import Result, percent, round_up
 from .search import get_search
+from .thresholds import just_above
 
 
 @dataclass
@@ -136,7 +137,8 @@ def open_set_identification(
             continue
         allowed = math.floor(far * len(alarms) + 1e-9)
         if allowed < len(alarms):
-            bar = _just_above(alarms[allowed : allowed + 1])
+            # With the first alarm too many rejected, at most the allowed number is left.
+            bar = just_above(alarms[allowed : allowed + 1])
         else:  # every alarm is allowed
             bar = alarms.new_full((1,), -math.inf)
         points.append(DirPoint(far, float(dir_at(bar)), float(bar), needed))
@@ -145,7 +147,7 @@ def open_set_identification(
     )
     curve = zip(
         (steps.double() / len(alarms)).tolist(),
-        dir_at(_just_above(alarms[steps])).tolist(),
+        dir_at(just_above(alarms[steps])).tolist(),
         strict=True,
     )
     return OpenSetResult(
@@ -157,11 +159,3 @@ def open_set_identification(
         len(gallery),
         list(curve),
     )
-
-
-def _just_above(scores: Tensor) -> Tensor:
-    """The least thresholds that reject these scores: the next number that their type has.
-
-    With the first alarm too many as the score, at most the allowed number of alarms is left.
-    """
-    return torch.nextafter(scores, scores.new_full((), math.inf))

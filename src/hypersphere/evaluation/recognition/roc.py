@@ -89,6 +89,36 @@ class Roc:
         i = int(torch.searchsorted(self.false, allowed, right=True)) - 1
         return float(self.tar[i]), float(self.thresholds[i])
 
+    def tar_interval(self, far: float, seed: int = 0) -> tuple[float, float] | None:
+        """95 % bootstrap interval of the true accept rate at a false accept rate.
+
+        Both the threshold, fitted on resampled negatives, and the positives above it vary. The k-th
+        largest of n resampled negatives stands at the place ceil(n U), with U from the beta
+        distribution B(k, n - k + 1); the number of resampled positives above is binomial.
+
+        Args:
+            far: the false accept rate, in (0, 1).
+            seed: seed of the draws.
+
+        Returns:
+            Lower and upper bound; None where `tar_at` gives none.
+        """
+        if self.tar_at(far) is None:
+            return None
+        n, draws = self.negatives, 1000
+        k = min(math.floor(n * far + 1e-9) + 1, n)
+        generator = torch.Generator().manual_seed(seed)
+        shape = torch.tensor([k, n - k + 1], dtype=torch.float64).expand(draws, 2)
+        gamma = torch._standard_gamma(shape, generator=generator)
+        place = (gamma[:, 0] / gamma.sum(1) * n).ceil().clamp(1, n).long()
+        # The strictest threshold with as many false accepts lets that negative in: stop before it.
+        before = torch.searchsorted(self.false, place) - 1
+        share = self.tar[before.clamp(min=0)]
+        trials = torch.full_like(share, float(self.positives))
+        passed = torch.binomial(trials, share, generator=generator) / self.positives
+        bounds = passed.quantile(torch.tensor([0.025, 0.975], dtype=torch.float64))
+        return float(bounds[0]), float(bounds[1])
+
     def thin(self, points: int = 400) -> Roc:
         """Fewer thresholds, spread evenly over log(far) and over tar.
 

@@ -12,13 +12,21 @@ from ...functional.angles import normalize
 from ..inputs import check_features, check_row_labels
 
 
-def templates(features: Tensor, index: Tensor, normalize_frames: bool = False) -> Tensor:
-    """One feature per video: the mean over its frames (the YTF protocol of 2.3.6).
+def templates(
+    features: Tensor,
+    index: Tensor,
+    normalize_frames: bool = False,
+    weights: str | Tensor | None = None,
+) -> Tensor:
+    """One feature per video or person: the mean over its frames (the YTF protocol of 2.3.6).
 
     Args:
         features: (n, d), one per frame.
         index: (n,) the video of each frame, 0 ... T-1, each with at least one frame.
         normalize_frames: count each frame by its direction alone.
+        weights: "norm" counts each direction by the length of its feature, which heads with a
+            magnitude make a measure of quality: sum |f| (f/|f|) / sum |f|; or (n,), a weight of
+            each frame's direction. Default: the plain mean.
 
     Returns:
         One feature per video, (T, d).
@@ -26,6 +34,8 @@ def templates(features: Tensor, index: Tensor, normalize_frames: bool = False) -
     >>> templates(torch.tensor([[1.0, 0.0], [0.0, 1.0], [4.0, 4.0]]), torch.tensor([0, 0, 1]))
     tensor([[0.5000, 0.5000],
             [4.0000, 4.0000]])
+    >>> templates(torch.tensor([[3.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 0]), weights="norm")
+    tensor([[0.7500, 0.2500]])
     """
     features = check_features("features", features)
     index = check_row_labels("index", index, len(features))
@@ -33,9 +43,33 @@ def templates(features: Tensor, index: Tensor, normalize_frames: bool = False) -
     empty = (counts == 0).nonzero().flatten().tolist()
     if empty:
         raise ValueError(f"index: video {empty[0]} has no frame; number the videos 0, 1, 2, ...")
-    frames = normalize(features) if normalize_frames else features
-    sums = frames.new_zeros(len(counts), frames.shape[1]).index_add_(0, index, frames)
-    return sums / counts.unsqueeze(1).to(sums.dtype)
+    if weights is None:
+        frames = normalize(features) if normalize_frames else features
+        return _sums(frames, index, len(counts)) / counts.unsqueeze(1).to(frames.dtype)
+    share = _weights(weights, features).to(features.dtype)
+    total = _sums(share.unsqueeze(1), index, len(counts))
+    lost = (total.squeeze(1) == 0).nonzero().flatten().tolist()
+    if lost:
+        raise ValueError(f"weights: those of video {lost[0]} are all 0")
+    return _sums(normalize(features) * share.unsqueeze(1), index, len(counts)) / total
+
+
+def _sums(rows: Tensor, index: Tensor, count: int) -> Tensor:
+    return rows.new_zeros(count, rows.shape[1]).index_add_(0, index, rows)
+
+
+def _weights(weights: str | Tensor, features: Tensor) -> Tensor:
+    if isinstance(weights, str):
+        if weights != "norm":
+            raise ValueError(f"weights: 'norm', or a weight per frame; got {weights!r}")
+        return features.norm(dim=1)
+    found = torch.as_tensor(weights).detach()
+    if found.shape != (len(features),) or bool((~found.isfinite() | (found < 0)).any()):
+        raise ValueError(
+            f"weights: expected a number of at least 0 per frame, ({len(features)},); "
+            f"got {tuple(found.shape)}"
+        )
+    return found
 
 
 def concatenate_patches(features: Sequence[Tensor], normalize_patches: bool = False) -> Tensor:

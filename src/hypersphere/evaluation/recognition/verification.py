@@ -27,12 +27,16 @@ class FarPoint:
         tar: the true accept rate; NaN where it was refused.
         threshold: a pair is accepted if its score is at least this.
         negatives_needed: how many negative pairs this rate needs.
+        low: lower end of the 95 % bootstrap interval of `tar`.
+        high: upper end.
     """
 
     far: float
     tar: float
     threshold: float
     negatives_needed: int
+    low: float = math.nan
+    high: float = math.nan
 
     @property
     def refused(self) -> bool:
@@ -99,7 +103,10 @@ def describe(point: FarPoint, negatives: int) -> str:
     """
     if point.refused:
         return f"refused: {negatives:,} negatives, needs {point.negatives_needed:,}"
-    return f"{percent(point.tar)}  (threshold {round_up(point.threshold)})"
+    interval = ""
+    if not math.isnan(point.low):
+        interval = f"95 %: {100 * point.low:.2f} to {100 * point.high:.2f}; "
+    return f"{percent(point.tar)}  ({interval}threshold {round_up(point.threshold)})"
 
 
 def tar_at_fars(roc: Roc, fars: Sequence[float]) -> list[FarPoint]:
@@ -115,7 +122,8 @@ def tar_at_fars(roc: Roc, fars: Sequence[float]) -> list[FarPoint]:
     points = []
     for far in fars:
         tar, threshold = roc.tar_at(far) or (math.nan, math.nan)
-        points.append(FarPoint(far, tar, threshold, math.ceil(1 / far - 1e-9)))
+        interval = roc.tar_interval(far) or (math.nan, math.nan)
+        points.append(FarPoint(far, tar, threshold, math.ceil(1 / far - 1e-9), *interval))
     return points
 
 

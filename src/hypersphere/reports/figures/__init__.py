@@ -1,6 +1,7 @@
 """One function per figure, taking plain arrays and returning a matplotlib figure."""
 
 from .claim_dots import claim_dots
+from .decision_curves import error_by_size, quality_against_norm, reliability_diagram
 from .feature_clouds import (
     class_cosine_matrix,
     features_2d,
@@ -22,6 +23,7 @@ __all__ = [
     "cmc_curves",
     "energy_curves",
     "error_against",
+    "error_by_size",
     "features_2d",
     "features_3d",
     "filters",
@@ -31,7 +33,9 @@ __all__ = [
     "neuron_trajectories",
     "pair_angle_histogram",
     "point_configuration",
+    "quality_against_norm",
     "reconstructions",
+    "reliability_diagram",
     "roc_curves",
     "training_curves",
     "value_histogram",

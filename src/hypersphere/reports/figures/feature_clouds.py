@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..style import COLUMN_WIDTH, MARKERS, canvas, color, styled
+from ..style import COLUMN_WIDTH, MARKERS, canvas, color, legend_below, styled
 from ._arrays import array, class_names, class_numbers
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def pair_angle_histogram(positive: Any, negative: Any) -> Figure:
             label = f"{name} (n = {len(angles):,}, mean {angles.mean():.2f})"
             axes.hist(angles, edges, density=True, alpha=0.6, color=color(index), label=label)
         axes.set(xlabel="angle (rad)", ylabel="density", xlim=(0, np.pi))
-        axes.legend(loc="upper right")
+        legend_below(axes)
     return figure
 
 
@@ -114,7 +114,7 @@ def value_histogram(values: Any, name: str, bins: int = 40) -> Figure:
         axes.hist(data, bins, color=color(0))
         axes.axvline(data.mean(), color="black", linewidth=1, label=f"mean {data.mean():.3f}")
         axes.set(xlabel=name, ylabel="count")
-        axes.legend(loc="upper right")
+        legend_below(axes)
     return figure
 
 

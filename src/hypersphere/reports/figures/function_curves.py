@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from ...functional import angular, magnitude
-from ..style import canvas, color, styled
+from ..style import canvas, color, legend_below, styled
 from ._arrays import array
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def angular_curves(functions: Functions, ylabel: str = "g(θ)") -> Figure:
             axes.plot(theta, values, label=name, color=color(index))
         axes.set(xlabel="θ (rad)", ylabel=ylabel, xlim=(0, np.pi))
         axes.set_xticks(np.linspace(0, np.pi, 5), ["0", "π/4", "π/2", "3π/4", "π"])
-        axes.legend(loc="upper right")  # the curves fall
+        legend_below(axes)
     return figure
 
 
@@ -54,7 +54,7 @@ def margin_curves(functions: Mapping[str, Callable[[torch.Tensor], torch.Tensor]
     line = figure.axes[0].lines[-1]
     line.set(color="black", linestyle="--", linewidth=1.0)
     with styled():
-        figure.axes[0].legend(loc="upper right")
+        legend_below(figure.axes[0])
     return figure
 
 
@@ -76,7 +76,7 @@ def magnitude_curves(functions: Functions, largest: float = 3.0) -> Figure:
             values = array(magnitude(norm, function), name, 1)
             axes.plot(norm, values, style, label=name, color=color(index))
         axes.set(xlabel="patch norm |x|", ylabel="h(|x|)", xlim=(0, largest))
-        axes.legend(ncols=2, loc="upper left")  # the curves rise
+        legend_below(axes)
     return figure
 
 

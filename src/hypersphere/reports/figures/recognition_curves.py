@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..style import canvas, color, styled
+from ..style import canvas, color, legend_below, styled
 from ._arrays import array
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def roc_curves(curves: Mapping[str, Any], smallest: float = 1e-4) -> Figure:
             axes.plot(np.clip(x, smallest, 1), y, label=name, drawstyle="steps-post", **style)
         axes.set(xscale="log", xlim=(smallest, 1), ylim=(0, 1.02))
         axes.set(xlabel="false accept rate", ylabel="true accept rate")
-        axes.legend(loc="lower right")
+        legend_below(axes)
     return figure
 
 
@@ -55,7 +55,7 @@ def cmc_curves(curves: Mapping[str, Any]) -> Figure:
             axes.plot(np.arange(1, len(y) + 1), y, marker="o", markersize=2.5, label=name,
                       color=color(index))  # fmt: skip
         axes.set(xscale="log", xlabel="rank", ylabel="identification rate", ylim=(0, 1.02))
-        axes.legend(loc="lower right")
+        legend_below(axes)
     return figure
 
 
@@ -74,5 +74,5 @@ def adversarial_strength(strengths: Mapping[str, Any]) -> Figure:
             y = np.sort(array(values, name, 1))
             axes.plot(np.linspace(0, 100, len(y)), y, label=name, color=color(index))
         axes.set(xlabel="images, sorted (%)", ylabel="perturbation to fool (norm)")
-        axes.legend(loc="upper left")  # the curves rise
+        legend_below(axes)
     return figure

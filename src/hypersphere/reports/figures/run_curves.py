@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..style import canvas, color, styled
+from ..style import canvas, color, legend_below, styled
 from ._arrays import array
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def training_curves(
                 low, high = mean - deviation, mean + deviation
                 axes.fill_between(grid, low, high, color=color(index), alpha=0.2, linewidth=0)
         axes.set(xlabel="iteration", ylabel=ylabel, yscale="log" if log else "linear")
-        axes.legend(loc=free_corner(axes))
+        legend_below(axes)
     return figure
 
 
@@ -82,7 +82,7 @@ def energy_curves(layers: Mapping[str, tuple[Any, Any]]) -> Figure:
             axes.plot(line, values / start, style, label=name, color=color(index))
         axes.set(xlabel="iteration", ylabel="energy / energy at the start")
         if len(layers) <= 12:
-            axes.legend(ncols=2, loc=free_corner(axes))
+            legend_below(axes)
     return figure
 
 
@@ -111,20 +111,5 @@ def error_against(
             axes.errorbar(x, mean, spread, marker="o", markersize=3, capsize=2, label=name,
                           color=color(index))  # fmt: skip
         axes.set(xlabel=xlabel, ylabel=ylabel)
-        axes.legend(loc=free_corner(axes))
+        legend_below(axes)
     return figure
-
-
-def free_corner(axes: Any) -> str:
-    """The corner on the right that the lines leave free, from whether they rise or fall.
-
-    matplotlib's own loc="best" looks at every point: slow for long curves, and it warns then.
-
-    Args:
-        axes: with the lines drawn.
-
-    Returns:
-        "lower right" if the lines rise on the whole, else "upper right".
-    """
-    rise = sum(float(line.get_ydata()[-1] - line.get_ydata()[0]) for line in axes.lines)
-    return "lower right" if rise > 0 else "upper right"

@@ -27,6 +27,8 @@ MAY_CHANGE = (
     "train.checkpoint_seconds",
     "train.keep",
     "train.threads",
+    "train.compile",
+    "data.workers",
     "train.quiet",
     "data.root",
     "fabric",

@@ -13,7 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from ... import data, registry
+from ...data.image_files import read_readable
 from ...data.image_folder import list_classes
+from ...data.unreadable import UnreadablePictures
 from ...evaluation.extraction import Progress, extract
 from ..build import make_loaders
 from ..config import Config
@@ -22,6 +24,8 @@ from .load import find_weights, load_net
 from .records import data_of_run, read_record, run_config
 
 __all__ = ["Preprocessing", "Samples", "TrainedRun"]
+
+UNREADABLE = 0.05  # share of a folder's pictures that may be left out, as `data.load_folder` does
 
 
 @dataclass
@@ -158,6 +162,22 @@ class TrainedRun:
         mode = "L" if channels == 1 else "RGB"
         return data.read_images([str(p) for p in paths], (size[0], size[1]), mode)
 
+    def read_usable(self, paths: Sequence[str | Path]) -> tuple[Tensor, list[int], dict[str, str]]:
+        """Read pictures in the size and color of the run, without those that cannot be read.
+
+        Args:
+            paths: picture files.
+
+        Returns:
+            (n, C, H, W) uint8, the places in `paths` they come from, and file -> what is wrong.
+        """
+        channels, *size = self.shape
+        skipped = UnreadablePictures(1.0)
+        mode = "L" if channels == 1 else "RGB"
+        files = [str(path) for path in paths]
+        images, kept = read_readable(files, (size[0], size[1]), mode, skipped)
+        return images, kept, skipped.reasons
+
     def folder_samples(self, folder: str | Path) -> Samples:
         """Read the pictures of a folder with one folder per class.
 
@@ -170,7 +190,12 @@ class TrainedRun:
         if not Path(folder).is_dir():
             raise FileNotFoundError(f"no folder of pictures at {folder}")
         paths, labels, classes = list_classes(Path(folder))
-        return Samples(self.read(paths), torch.tensor(labels), classes)
+        skipped = UnreadablePictures(UNREADABLE)
+        channels, *size = self.shape
+        mode = "L" if channels == 1 else "RGB"
+        images, kept = read_readable(paths, (size[0], size[1]), mode, skipped)
+        skipped.report()
+        return Samples(images, torch.tensor(labels)[kept], classes)
 
     def load_split(self, name: str, root: str | None) -> Any:
         """Load a named data set, in the size and color of the run where its reader can do that.
@@ -216,14 +241,23 @@ class TrainedRun:
         Args:
             name: name of the data set.
             root: folder that holds the data sets.
-            part: "train", "test" or "validation".
+            part: "train", "test", "validation"; of a split by person also "calibration" and
+                "reserved".
 
         Returns:
             Its samples, labels and class names.
         """
-        found = getattr(self.load_split(name, root), part, None)
+        own = name == self.config.data.name and root is None
+        split = self.loaders.split if own else self.load_split(name, root)
+        found = split.pairs.dataset if part == "calibration" and split.pairs else None
+        found = getattr(split, part, None) if found is None else found
         if found is None:
-            raise ValueError(f"{name} has no part {part!r}")
+            hint = ""
+            if part in ("calibration", "reserved"):
+                hint = (
+                    ": train with data.options.protocol open_set, or give pictures of other people"
+                )
+            raise ValueError(f"{name} has no part {part!r}{hint}")
         self.check(found, name)
         return Samples(found, found.labels, [str(c) for c in found.classes])
 

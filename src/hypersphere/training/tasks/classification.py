@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hypersphere.models.classifier import head_loss, head_scores
 from hypersphere.registry import register
 from hypersphere.training.build import Loaders, make_loaders, make_net
 from hypersphere.training.config import Config
@@ -16,38 +17,20 @@ from hypersphere.training.runtime import Objective, Player
 __all__ = ["Classification", "ClassifierLoss", "extract_features", "head_loss", "smoothing_option"]
 
 
-def head_loss(head: nn.Module, features: Tensor, labels: Tensor, **options: float) -> Tensor:
-    """The head's own loss, or the cross entropy of its scores; features (B, d), labels (B,)."""
-    if hasattr(head, "loss"):
-        return head.loss(features, labels, **options)  # type: ignore[operator, no-any-return]
-    return nn.functional.cross_entropy(head_scores(head, features), labels, **options)  # type: ignore[arg-type]
-
-
-def head_scores(head: nn.Module, features: Tensor) -> Tensor:
-    """The scores (B, C) of features (B, d); a head of the user's own may give something else."""
-    scores: Tensor = head(features)
-    if scores.ndim != 2 or len(scores) != len(features):
-        raise ValueError(
-            f"{type(head).__name__} should give scores ({len(features)}, number of classes) for "
-            f"features {tuple(features.shape)}; got {tuple(scores.shape)}"
-        )
-    return scores
-
-
 def smoothing_option(value: float) -> dict[str, float]:
     """As an argument of `head_loss`; none at 0, since not every head takes it."""
     return {"label_smoothing": value} if value else {}
 
 
 class ClassifierLoss(nn.Module):
-    """(x, y) -> (loss, features): one forward pass that gives both, the unit DDP wraps.
+    """(x, y[, shares]) -> (loss, features): one forward pass that gives both, the unit DDP wraps.
 
     The loss is that of ``net.loss(x, y)``. A head with `detached` set learns from features that do
     not learn from it: the network is trained by what hooks add (the triplet loss alone), and test
     accuracy still has a meaning.
 
-    Shapes: x (B, ...) as the network takes it, y (B,) of class indices; loss scalar, features
-    (B, d).
+    Shapes: x (B, ...) as the network takes it, y (B,) of class indices, or (B, M) with shares
+    (B, M), as mixup makes them; loss scalar, features (B, d).
 
     Args:
         net: a `hypersphere.models.Classifier`.
@@ -59,12 +42,12 @@ class ClassifierLoss(nn.Module):
         self.net = net
         self.options = smoothing_option(label_smoothing)
 
-    def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, y: Tensor, shares: Tensor | None = None) -> tuple[Tensor, Tensor]:
         net: Any = self.net
         penalized = getattr(net.backbone, "features_and_penalty", None)  # PointNet's T-Nets
         features, penalty = (net.features(x), 0.0) if penalized is None else penalized(x)
         seen = features.detach() if getattr(net.head, "detached", False) else features
-        return head_loss(net.head, seen, y, **self.options) + penalty, features
+        return head_loss(net.head, seen, y, shares, **self.options) + penalty, features
 
 
 @register("task", "classification", source="Ch. 2-7")
@@ -108,7 +91,7 @@ class Classification:
             The task, without players.
         """
         ranks = (fabric.global_rank, fabric.world_size)
-        loaders = make_loaders(config.data, config.seed, *ranks, split)
+        loaders = make_loaders(config.data, config.seed, *ranks, split, fabric.device)
         net = make_net(config, loaders.shape, loaders.num_classes)
         task = cls(net, None, loaders.train, loaders.test, fabric)
         task.labeled, task.normalize = loaders, loaders.normalize
@@ -151,14 +134,17 @@ class Classification:
         """Training accuracy of one batch, without margin.
 
         Args:
-            batch: (x, y).
+            batch: (x, y), or (x, labels, shares), where the label of the largest share counts.
             outputs: features (B, d).
 
         Returns:
             {"accuracy": scalar tensor}.
         """
         scores = head_scores(self.model.head, outputs.detach())  # type: ignore[arg-type]
-        return {"accuracy": (scores.argmax(1) == batch[1]).double().mean()}
+        labels = batch[1]
+        if len(batch) > 2:
+            labels = labels.gather(1, batch[2].argmax(1, keepdim=True))[:, 0]
+        return {"accuracy": (scores.argmax(1) == labels).double().mean()}
 
     @torch.no_grad()
     def test(self) -> dict[str, float]:

@@ -99,7 +99,7 @@ class Gan:
     @classmethod
     def build(cls, config: Config, fabric: Any) -> Gan:
         ranks = (fabric.global_rank, fabric.world_size)
-        loaders = make_loaders(config.data, config.seed, *ranks)
+        loaders = make_loaders(config.data, config.seed, *ranks, device=fabric.device)
         discriminator = make_sized_model(config.model, loaders.shape)
         generator = make_sized_model(config.gan.generator, loaders.shape[:1])
         change_net(config, discriminator)

@@ -54,7 +54,7 @@ class Reconstruction:
                 f"got {config.data.normalize!r}"
             )
         ranks = (fabric.global_rank, fabric.world_size)
-        loaders = make_loaders(config.data, config.seed, *ranks)
+        loaders = make_loaders(config.data, config.seed, *ranks, device=fabric.device)
         net = make_sized_model(config.model, loaders.shape)
         if not hasattr(net, "encode"):
             name = (

@@ -2,6 +2,8 @@
 
     others = log sum_{j != y} exp f_j,   moment = sum_{j != y} mass_j f_j
 
+or, with link "softplus", others = sum_{j != y} log(1 + exp f_j).
+
 Classes are taken a chunk at a time, forwards and again backwards: nothing of size B x C is kept,
 and the weight gradient is written chunk by chunk into its one buffer. There are two ways into
 autograd: operators that torch.compile takes as they are, for the named activations, and a Function
@@ -19,6 +21,9 @@ from ..autograd import Function
 from .chunks import ClassScores, backward_pass, forward_pass
 
 __all__ = ["others_and_moment"]
+
+TENSORS = ClassScores._fields.index("unit")  # the fields before are tensors or None
+OPTIONS = len(ClassScores._fields) - TENSORS - 1  # and after them come these, then `kind`
 
 
 def others_and_moment(scores: ClassScores) -> tuple[Tensor, Tensor, Tensor]:
@@ -48,17 +53,18 @@ def _operator(
     mass: Tensor | None,
     index: Tensor | None,
     offset: Tensor | None,
+    level: Tensor | None,
+    t: Tensor | None,
     unit: bool,
     jacobian: bool,
     chunk: int,
+    subcenters: int,
+    link: str,
     kind: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    tensors = (z, weight, labels, bias, k, mass, index, offset, level, t)
     with torch.autocast(z.device.type, enabled=False):
-        return forward_pass(
-            ClassScores(
-                z, weight, labels, bias, k, mass, index, offset, unit, jacobian, chunk, kind
-            )
-        )
+        return forward_pass(ClassScores(*tensors, unit, jacobian, chunk, subcenters, link, kind))
 
 
 @_operator.register_fake
@@ -81,17 +87,20 @@ def _operator_backward(
     mass: Tensor | None,
     index: Tensor | None,
     offset: Tensor | None,
+    level: Tensor | None,
+    t: Tensor | None,
     others: Tensor,
     inverse: Tensor,
     unit: bool,
     jacobian: bool,
     chunk: int,
+    subcenters: int,
+    link: str,
     kind: str,
     learn_k: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    scores = ClassScores(
-        z, weight, labels, bias, k, mass, index, offset, unit, jacobian, chunk, kind
-    )
+    tensors = (z, weight, labels, bias, k, mass, index, offset, level, t)
+    scores = ClassScores(*tensors, unit, jacobian, chunk, subcenters, link, kind)
     with torch.autocast(z.device.type, enabled=False):
         grad_z, grad_weight, grad_bias, grad_k = backward_pass(
             scores, grad_others, grad_moment, grad_rows, others, inverse, learn_k
@@ -120,15 +129,14 @@ def _(
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    *tensors, unit, jacobian, chunk, kind = inputs
-    ctx.save_for_backward(*tensors, output[0], output[3])
-    ctx.options = (unit, jacobian, chunk, kind)
+    ctx.save_for_backward(*inputs[:TENSORS], output[0], output[3])
+    ctx.options = inputs[TENSORS:]
 
 
 def _differentiate(ctx: Any, go: Tensor, gm: Tensor, gr: Tensor, _: Tensor) -> tuple[Any, ...]:
     need_b, need_k = ctx.needs_input_grad[3:5]
     gz, gw, gb, gk = _operator_backward(go, gm, gr, *ctx.saved_tensors, *ctx.options, need_k)
-    return gz, gw, None, gb if need_b else None, gk if need_k else None, *[None] * 7
+    return gz, gw, None, gb if need_b else None, gk if need_k else None, *[None] * 11
 
 
 _operator.register_autograd(_differentiate, setup_context=_save)
@@ -139,7 +147,8 @@ class _CallableActivation(Function):
 
     @staticmethod
     def forward(ctx: Any, kind: Any, *args: Any) -> tuple[Tensor, ...]:
-        tensors, options, parameters = args[:8], args[8:11], args[11:]
+        tensors, options = args[:TENSORS], args[TENSORS : TENSORS + OPTIONS]
+        parameters = args[TENSORS + OPTIONS :]
         with torch.autocast(tensors[0].device.type, enabled=False):
             output = forward_pass(ClassScores._make((*tensors, *options, kind)))
         ctx.save_for_backward(*tensors, output[0], output[3], *parameters)
@@ -149,10 +158,11 @@ class _CallableActivation(Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
-        tensors, (others, inverse, *parameters) = ctx.saved_tensors[:8], ctx.saved_tensors[8:]
+        tensors = ctx.saved_tensors[:TENSORS]
+        others, inverse, *parameters = ctx.saved_tensors[TENSORS:]
         scores, (go, gm, gr, _) = ClassScores(*tensors, *ctx.options), grads
         with torch.autocast(scores.z.device.type, enabled=False):
             gz, gw, gb, _, *gp = backward_pass(
                 scores, go, gm, gr, others, inverse, False, tuple(parameters)
             )
-        return None, gz, gw, None, None if scores.bias is None else gb, *[None] * 7, *gp
+        return None, gz, gw, None, None if scores.bias is None else gb, *[None] * 11, *gp

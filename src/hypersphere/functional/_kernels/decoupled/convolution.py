@@ -1,25 +1,23 @@
-"""The patches that a convolution compares its filters with: their projections and their norms.
-
-The norm of every patch costs one pass over the input: sum x^2 over the channels, then add up each
-window with a box filter of one channel per group. It never holds the patches themselves.
-"""
+"""The patches that a convolution compares its filters with: projections, and sums over windows."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from functools import reduce
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .workspace import Workspace, tiles
+from .routes import route
 
 __all__ = [
     "Geometry",
     "autocast_type",
+    "box_filter",
+    "box_filter_transposed",
     "convolution_gradients",
     "correlate",
     "expand",
@@ -28,7 +26,6 @@ __all__ = [
     "is_traced",
     "memory_for_gradient",
     "resolve_geometry",
-    "with_norms",
 ]
 
 
@@ -39,82 +36,6 @@ class Geometry(NamedTuple):
     padding: tuple[int, ...]
     dilation: tuple[int, ...]
     groups: int
-
-
-def with_norms(
-    x: Tensor, size: tuple[int, ...], geometry: Geometry | None
-) -> tuple[Tensor, Tensor]:
-    """x, and |x| of every patch, or of every row if geometry is None: (B, groups, ...).
-
-    Who goes on with both should take this x: its gradient is cheaper than that of the x given.
-    """
-    if is_traced():
-        return x, plain_patch_norms(x, size, geometry)
-    with_gradient: tuple[Tensor, Tensor] = _PatchNorms.apply(x, size, geometry)  # type: ignore[no-untyped-call]
-    return with_gradient
-
-
-def plain_patch_norms(x: Tensor, size: tuple[int, ...], geometry: Geometry | None) -> Tensor:
-    """Patch norms in differentiable operations."""
-    squares = _squared_sum(x, geometry)
-    if is_compiled() and geometry is not None:
-        # A convolution stores its result; a compiler would add up the windows for each filter.
-        squares = correlate(squares, squares.new_ones(geometry.groups, 1, *size), geometry)
-    else:
-        squares = box_filter(squares, size, geometry)
-    # A plain root has the gradient 0 * infinity at 0; this one has 0.
-    positive = squares > 0
-    safe = torch.where(positive, squares, torch.ones_like(squares))
-    return torch.where(positive, safe.sqrt(), torch.zeros_like(squares))
-
-
-def patch_norms(x: Tensor, size: tuple[int, ...], geometry: Geometry | None) -> Tensor:
-    """Patch norms as fast as they get, without a graph."""
-    groups = 1 if geometry is None else geometry.groups
-    wide = torch.promote_types(x.dtype, torch.float32)
-    squares = torch.empty(x.shape[0], groups, *x.shape[2:], dtype=wide, device=x.device)
-    new, groups_of = Workspace(wide), (groups, x.shape[1] // groups)
-    for rows in tiles(x):
-        part = x[rows].contiguous()
-        new.start(part)
-        square = torch.mul(part, part, out=new()) if part.dtype == wide else part.float().square()
-        torch.sum(square.unflatten(1, groups_of), 2, out=squares[rows])  # type: ignore[no-untyped-call]
-    return box_filter(squares, size, geometry).sqrt()
-
-
-class _PatchNorms(torch.autograd.Function):
-    """x as it is, and its patch norms: so the gradients of both meet in one pass over x."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, size: tuple[int, ...], geometry: Geometry | None
-    ) -> tuple[Tensor, Tensor]:
-        norm = patch_norms(x, size, geometry)
-        ctx.size, ctx.geometry = size, geometry
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(x, norm)
-        return x.view_as(x), norm
-
-    @staticmethod
-    def backward(
-        ctx: Any, grad_x: Tensor | None, grad_norm: Tensor | None
-    ) -> tuple[Tensor | None, None, None]:
-        x, norm = ctx.saved_tensors
-        if grad_norm is None:
-            return grad_x, None, None
-        if torch.is_grad_enabled():  # a second derivative will be asked of the result
-            norm = plain_patch_norms(x, ctx.size, ctx.geometry)
-            (through_norm,) = torch.autograd.grad(norm, [x], grad_norm, create_graph=True)
-            return through_norm if grad_x is None else grad_x + through_norm, None, None
-        # A pixel gets x times what the norms of all its windows ask for.
-        spread = grad_norm * inverse_norm(norm)
-        shape = (*norm.shape[:2], *x.shape[2:])
-        pixel = _box_filter_transposed(spread, shape, ctx.size, ctx.geometry).to(x.dtype)
-        if norm.shape[1] > 1:
-            pixel = pixel.repeat_interleave(x.shape[1] // norm.shape[1], 1)
-        if grad_x is None:
-            return x * pixel, None, None
-        return torch.addcmul(grad_x, x, pixel, out=torch.empty_like(x)), None, None
 
 
 def inverse_norm(n: Tensor) -> Tensor:
@@ -169,15 +90,6 @@ def correlate(
     return torch.convolution(x, kernel, bias, stride, padding, dilation, False, none, groups)
 
 
-def _squared_sum(x: Tensor, geometry: Geometry | None) -> Tensor:
-    """Sum of x^2 over the channels of each group, in float32 or wider: (B, groups, ...)."""
-    wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
-    if geometry is None or geometry.groups == 1:
-        return wide.square().sum(1, keepdim=True)
-    squares: Tensor = wide.unflatten(1, (geometry.groups, -1)).square().sum(2)  # type: ignore[no-untyped-call]
-    return squares
-
-
 def box_filter(squares: Tensor, size: tuple[int, ...], geometry: Geometry | None) -> Tensor:
     """Sums over the windows of a convolution, one dimension after the other."""
     if geometry is None:
@@ -191,7 +103,7 @@ def box_filter(squares: Tensor, size: tuple[int, ...], geometry: Geometry | None
     return squares
 
 
-def _box_filter_transposed(
+def box_filter_transposed(
     grad: Tensor, shape: Sequence[int], size: tuple[int, ...], geometry: Geometry | None
 ) -> Tensor:
     """The adjoint of box_filter: spreads a value per window over the pixels of that window."""
@@ -257,6 +169,7 @@ def _faster_in_channels_last(x: Tensor, kernel: Tensor, geometry: Geometry) -> b
     """Whether a processor differentiates this convolution faster with the channels last."""
     return (
         x.device.type == "cpu"
+        and route(x) == "tiled"
         and x.dtype == torch.float32
         and x.ndim == 4
         and geometry.groups == 1

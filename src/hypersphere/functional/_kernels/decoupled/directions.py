@@ -6,13 +6,15 @@ them through autograd would cost as much as the operator itself.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...angles import normalize
-from .convolution import inverse_norm, is_traced
+from .accelerated import accelerated_rows
+from .convolution import is_traced
 
 __all__ = ["unit_rows"]
 
@@ -26,7 +28,12 @@ def unit_rows(rows: Tensor) -> Tensor:
     tensor([[0.6000, 0.8000],
             [0.0000, 0.0000]])
     """
-    if is_traced() or rows.dtype in (torch.float16, torch.bfloat16):
+    if is_traced():
+        return normalize(rows)
+    fast = accelerated_rows(rows)
+    if fast is not None:
+        return fast
+    if rows.dtype in (torch.float16, torch.bfloat16):
         return normalize(rows)
     unit: Tensor = _UnitRows.apply(rows)  # type: ignore[no-untyped-call]
     return unit
@@ -35,17 +42,19 @@ def unit_rows(rows: Tensor) -> Tensor:
 class _UnitRows(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor) -> Tensor:
-        inverse = inverse_norm(torch.linalg.vector_norm(rows, dim=1, keepdim=True))
-        ctx.save_for_backward(rows, inverse)
-        return rows * inverse
+        # A zero row counts as infinitely long: its direction and its gradient are 0.
+        norm = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+        norm = torch.threshold_(norm, 0.0, math.inf)
+        unit = rows / norm
+        ctx.save_for_backward(rows, unit, norm)
+        return unit
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
-        rows, inverse = ctx.saved_tensors
+        rows, unit, norm = ctx.saved_tensors
         if torch.is_grad_enabled():  # a second derivative will be asked of the result
             (result,) = torch.autograd.grad(normalize(rows), [rows], grad, create_graph=True)
             return result
         # (g - (g.u) u) / |w| with u = w / |w|, Eq. 4.17.
-        unit = rows * inverse
-        inner = (grad * unit).sum(1, keepdim=True)
-        return torch.addcmul(grad, unit, inner, value=-1).mul_(inverse)
+        inner = torch.bmm(grad.unsqueeze(1), unit.unsqueeze(2)).squeeze(2)
+        return torch.addcmul(grad, unit, inner, value=-1).div_(norm)

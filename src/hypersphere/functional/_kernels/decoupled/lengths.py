@@ -76,6 +76,10 @@ class _Lengths:
         self.alpha, self.beta, self.shapes = alpha, beta, shapes
         self.factor, self.slope_factor = factor, slope_factor
 
+    @cached_property
+    def floored(self) -> Tensor:
+        return self.norm.clamp_min(FLOOR)  # r(n) has its limit at a zero patch
+
 
 class SharedLengths(_Lengths):
     """h of a radius that all filters share: maps of the patches, which the factors join."""
@@ -174,12 +178,12 @@ class FilterLengths(_Lengths):
 
     def gradients(self) -> tuple[Tensor, Tensor | None]:
         """The gradients in n and in rho, after all tiles."""
-        return self.sums[0] * self.factor, self.sums[1] * self.factor * self.radius_factor
+        of_radius = self.radius_gradient(self.sums[1], self.radius, self.factor)
+        return self.sums[0] * self.factor, of_radius
 
-    @property
-    def radius_factor(self) -> Tensor | float:
-        """What `terms` leaves out of dh/drho."""
-        return 1.0
+    def radius_gradient(self, sums: Tensor, radius: Tensor, factor: float) -> Tensor:
+        """The gradient in rho from the sums over the patches: with what `terms` leaves out."""
+        return sums if factor == 1 else sums * factor
 
 
 class _OverAlpha(FilterLengths):
@@ -205,11 +209,10 @@ class _OverAlpha(FilterLengths):
 
     @cached_property
     def inverse(self) -> Tensor:
-        return self.norm.clamp_min(FLOOR).reciprocal()  # r(n) has its limit at a zero patch
+        return self.floored.reciprocal()
 
-    @property
-    def radius_factor(self) -> Tensor | float:
-        return -self.inverse_radius
+    def radius_gradient(self, sums: Tensor, radius: Tensor, factor: float) -> Tensor:
+        return sums / radius * -factor
 
 
 class TiledBall(_OverAlpha):
@@ -233,7 +236,7 @@ class TiledTanhLength(_OverAlpha):
 
     def terms(self, t: Tensor, rows: slice, new: Workspace) -> tuple[Tensor, Tensor, Tensor]:
         n = self.norm[rows]
-        tanh = torch.mul(n.clamp_min(FLOOR), self.inverse_radius, out=new()).tanh_()
+        tanh = torch.mul(self.floored[rows], self.inverse_radius, out=new()).tanh_()
         through = torch.ops.aten.tanh_backward.grad_input(t, tanh, grad_input=new())
         through.mul_(self.inverse_radius)
         return through, torch.mul(through, n, out=new()), tanh.mul_(self.inverse[rows])
@@ -252,9 +255,8 @@ class TiledSegmented(_OverAlpha):
         ratio = torch.mul(self.inverse[rows], self.radius, out=new()).clamp_max_(1)
         return through, beyond, ratio.mul_(1 - self.beta).add_(self.beta)
 
-    @property
-    def radius_factor(self) -> Tensor | float:
-        return 1 - self.beta
+    def radius_gradient(self, sums: Tensor, radius: Tensor, factor: float) -> Tensor:
+        return sums * (factor * (1 - self.beta))
 
 
 Lengths: TypeAlias = SharedLengths | FilterLengths

@@ -10,6 +10,7 @@ at 0, and 0 for the sphere, whose slope there is infinite.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -25,6 +26,7 @@ __all__ = [
     "FilterShapes",
     "Inputs",
     "OperatorSettings",
+    "differentiable_gradients",
     "filter_shapes",
     "plain_operator",
     "shaped_inputs",
@@ -117,11 +119,8 @@ class FilterShapes(NamedTuple):
         if like.ndim == 0:
             return value.sum()
         kept = {self.channel} | ({1} if self.groups > 1 else set())
-        return (
-            value.sum([d for d in range(value.ndim) if d not in kept])
-            .reshape(like.shape)
-            .to(like.dtype)
-        )
+        sums = value.sum([d for d in range(value.ndim) if d not in kept]).reshape(like.shape)
+        return sums if sums.dtype == like.dtype else sums.to(like.dtype)
 
 
 def plain_operator(inputs: Inputs, op: OperatorSettings) -> Tensor:
@@ -149,6 +148,16 @@ def plain_operator(inputs: Inputs, op: OperatorSettings) -> Tensor:
     if shaped.shift is not None:
         out = out + shaped.shift
     return shapes.join(out).to(s.dtype)
+
+
+def differentiable_gradients(
+    grad: Tensor, inputs: Inputs, needed: Sequence[bool], op: OperatorSettings
+) -> Iterator[Tensor | None]:
+    """The gradients of f in the inputs that need one, to be differentiated again."""
+    wanted = [t for t, need in zip(inputs, needed, strict=True) if need and t is not None]
+    out = plain_operator(inputs, op)
+    found = iter(torch.autograd.grad(out, wanted, grad, create_graph=True, allow_unused=True))
+    return (next(found) if need else None for need in needed)
 
 
 def filter_shapes(x: Tensor, op: OperatorSettings) -> FilterShapes:

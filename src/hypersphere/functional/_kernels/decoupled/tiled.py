@@ -14,12 +14,13 @@ See Note [Zero patches] in plain.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import threading
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from .accelerated import accelerated_operator
 from .activation import TiledActivation
 from .compiled import compiled_operator
 from .convolution import (
@@ -31,7 +32,15 @@ from .convolution import (
     memory_for_gradient,
 )
 from .lengths import Lengths, SharedLengths
-from .plain import Inputs, OperatorSettings, filter_shapes, plain_operator, shaped_inputs
+from .plain import (
+    Inputs,
+    OperatorSettings,
+    differentiable_gradients,
+    filter_shapes,
+    plain_operator,
+    shaped_inputs,
+)
+from .routes import route
 from .workspace import Workspace, tiles
 
 __all__ = ["apply_operator"]
@@ -45,8 +54,13 @@ def apply_operator(inputs: Inputs, op: OperatorSettings) -> Tensor:
         return compiled_operator(inputs, op)
     if is_traced():
         return plain_operator(inputs, op)
+    if route(inputs.x) != "tiled":
+        return accelerated_operator(inputs, op)
     out: Tensor = _Fused.apply(op, *inputs)  # type: ignore[no-untyped-call]
     return out
+
+
+_taking = threading.Lock()
 
 
 class _Need(NamedTuple):
@@ -96,23 +110,14 @@ class _Fused(torch.autograd.Function):
         *tensors, c = ctx.saved_tensors
         op, inputs, needed = ctx.op, Inputs(*tensors), ctx.needs_input_grad[1:]
         if torch.is_grad_enabled():  # a second derivative will be asked of the result
-            return None, *_differentiable_gradients(grad, inputs, needed, op)
+            return None, *differentiable_gradients(grad, inputs, needed, op)
         # The gradient in s takes the place of c, which spares an output-sized tensor. Should a
-        # retained graph come here again, its c is computed again.
-        if ctx.spent:
-            c = _cosines(inputs, op)
-        ctx.spent = True
-        with torch.autograd.grad_mode._unsafe_preserve_version_counter(c):
-            return None, *_Backward(grad, inputs, c, _Need(*needed), ctx.act, op).run()
-
-
-def _differentiable_gradients(
-    grad: Tensor, inputs: Inputs, needed: Sequence[bool], op: OperatorSettings
-) -> Iterator[Tensor | None]:
-    wanted = [t for t, need in zip(inputs, needed, strict=True) if need and t is not None]
-    out = plain_operator(inputs, op)
-    found = iter(torch.autograd.grad(out, wanted, grad, create_graph=True, allow_unused=True))
-    return (next(found) if need else None for need in needed)
+        # retained graph come here again, or another thread at the same time, c is computed again.
+        with _taking:
+            spent, ctx.spent = ctx.spent, True
+        # Of the data, whose version is not that of the saved tensor: a second visit finds it valid.
+        c = _cosines(inputs, op) if spent else c.data
+        return None, *_Backward(grad, inputs, c, _Need(*needed), ctx.act, op).run()
 
 
 class _Parts:

@@ -14,13 +14,20 @@ import threading
 import torch
 from torch import Tensor
 
+from .routes import route
+
 __all__ = ["TILE", "Workspace", "tiles"]
 
 TILE = 1 << 17  # numbers of a tile: what a chain of operations holds stays in the cache
 
 
 def tiles(x: Tensor) -> list[slice]:
-    """Slices of the batch, each of TILE numbers at most if a single image is not more."""
+    """Slices of the batch, each of TILE numbers at most if a single image is not more.
+
+    An accelerator takes the batch in one piece: each slice would cost it a launch per operation.
+    """
+    if route(x) != "tiled":
+        return [slice(None)]
     count = len(x)
     each = max(1, x.numel() // max(1, count))
     step = max(1, TILE // each)
@@ -50,12 +57,13 @@ class Workspace:
 
     def start(self, tile: Tensor) -> None:
         self.tile, self.used = tile, 0
+        self.fresh = tile.device.type != "cpu" or route(tile) != "tiled"
         self.shape, self.stride, self.numel = tile.shape, tile.stride(), tile.numel()
         if self.numel > TILE and self.blocks is _kept.blocks[self.dtype]:
             self.blocks = []  # of large images nothing is kept beyond this call
 
     def __call__(self) -> Tensor:
-        if self.tile.device.type != "cpu":
+        if self.fresh:
             return torch.empty_like(self.tile, dtype=self.dtype)
         if self.used == len(self.blocks):
             with torch.inference_mode(False):  # a block may be used in a mode and out of it

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...host import known
 from ...projections import project
 from ..autograd import Function
 
@@ -192,7 +193,8 @@ def _inverse_sine(cos: Tensor) -> Tensor:
     """1 / sqrt(1 - c^2), 0 beyond the limit."""
     root = torch.addcmul(torch.ones_like(cos[:, :1, :1]), cos, cos, value=-1).rsqrt_()
     limit = cosine_limit(cos)
-    if cos.abs().amax().item() >= limit:
+    largest = known(cos.abs().amax())
+    if largest is None or largest >= limit:
         root.masked_fill_(cos.abs() >= limit, 0)
     return root
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ...angles import normalize, row_norm
+from ...host import known
 from ..autograd import Function
 from .pair_energy import BLOCK_ENTRIES
 from .potential import Potential
@@ -31,7 +32,7 @@ class BatchClassEnergy(Function):
         ctx: Any, weight: Tensor, classes: Tensor, share: Tensor, potential: Potential
     ) -> Tensor:
         norm = torch.linalg.vector_norm(weight, dim=1)
-        if not bool(((norm > 1e-15) & (norm < 1e15)).all()):
+        if not known(((norm > 1e-15) & (norm < 1e15)).all()):
             norm = row_norm(weight)  # exact for any length, but makes copies
         inverse = torch.where(norm > 0, 1 / norm, 0.0)
         rows = weight[classes] * inverse[classes, None]  # (k, d) directions
@@ -43,18 +44,17 @@ class BatchClassEnergy(Function):
             part = slice(start, start + block)
             columns = weight[part] * inverse[part, None]
             cos = rows @ columns.T
-            here = (classes >= start) & (classes < start + block)
-            own = (here.nonzero()[:, 0], classes[here] - start)
-            cos[own] = 0
+            own = _Own(classes, start, len(columns))
+            own.clear(cos)
             if gradient is None:
                 value = potential.energy(cos)
             else:
                 value, slope, factor = potential.energy_and_slope(cos)
-            value[own] = 0
+            own.clear(value)
             total += share @ value.sum(1)
             if gradient is None:
                 continue
-            slope[own] = 0
+            own.clear(slope)
             slope *= factor * share[:, None]
             row_gradient += slope @ columns
             push = slope.T @ rows
@@ -62,7 +62,7 @@ class BatchClassEnergy(Function):
             gradient[part] = push * inverse[part, None]
         if gradient is not None:
             row_gradient -= (row_gradient * rows).sum(1, keepdim=True) * rows
-            gradient[classes] += row_gradient * inverse[classes, None]
+            gradient.index_add_(0, classes, row_gradient * inverse[classes, None])
         ctx.potential = potential
         ctx.save_for_backward(weight, classes, share, gradient)
         return total
@@ -76,6 +76,19 @@ class BatchClassEnergy(Function):
             (result,) = torch.autograd.grad(energy, weight, grad, create_graph=True)
             return result, None, None, None
         return grad * gradient, None, None, None
+
+
+class _Own:
+    """The entries of a block (k, columns) that stand for a class beside itself."""
+
+    def __init__(self, classes: Tensor, start: int, columns: int) -> None:
+        self.here = ((classes >= start) & (classes < start + columns))[:, None]
+        self.place = (classes - start).clamp(0, columns - 1)[:, None]
+
+    def clear(self, matrix: Tensor) -> None:
+        """Set them to 0; a row whose class lies in another block keeps what it has."""
+        kept = matrix.gather(1, self.place).masked_fill_(self.here, 0)
+        matrix.scatter_(1, self.place, kept)
 
 
 def _by_autograd(weight: Tensor, classes: Tensor, share: Tensor, potential: Potential) -> Tensor:

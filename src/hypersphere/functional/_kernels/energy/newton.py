@@ -17,14 +17,16 @@ import torch
 from torch import Tensor
 
 from ...angles import normalize
+from .contacts import tangent_bases
 from .descent import Objective
 from .pair_energy import value_and_gradient
 from .potential import Potential
+from .truncated_newton import PairDerivatives, truncated_newton
 
-__all__ = ["MAX_NEWTON", "newton", "newton_step", "riesz"]
+__all__ = ["MAX_DENSE", "newton", "newton_step", "riesz"]
 
-# Coordinates beyond which the dense Hessian would cost more than it gives.
-MAX_NEWTON = 1500
+# Coordinates beyond which the dense Hessian costs more than conjugate gradients do.
+MAX_DENSE = 1500
 
 
 def riesz(potential: Potential) -> Objective:
@@ -40,30 +42,37 @@ def riesz(potential: Potential) -> Objective:
     return objective
 
 
-def newton(x: Tensor, potential: Potential, iterations: int = 30) -> Tensor:
-    """Second-order finish of one configuration (n, d); see :func:`newton_step`.
+def newton(x: Tensor, potential: Potential, iterations: int = 30) -> tuple[Tensor, float]:
+    """Second-order finish of one configuration (n, d), and what is left of its gradient.
 
-    Above 1500 coordinates the configuration is returned as it is.
+    The rest is relative to the forces that cancel in it. Up to 1500 coordinates the Hessian is
+    formed, above that its products with vectors are.
     """
-    if x.shape[0] * (x.shape[1] - 1) > MAX_NEWTON:
-        return x
     objective = riesz(potential)
-    value = objective(x[None])[0][0]
+
+    def energy(y: Tensor) -> Tensor:
+        return objective(y[None])[0][0]
+
+    def rows(y: Tensor) -> PairDerivatives:
+        return lambda cos, start: _pair_derivatives(cos, potential, start)
+
+    if x.shape[0] * (x.shape[1] - 1) > MAX_DENSE:
+        return truncated_newton(x, rows, energy)
+    value = energy(x)
     for _ in range(iterations):
-        first, second = _pair_derivatives(x @ x.T, potential)
-        new = newton_step(x, first, second, lambda y: objective(y[None])[0][0], value)
+        new = newton_step(x, *_pair_derivatives(x @ x.T, potential), energy, value)
         if new is None:
             break
         x, value = new
     # The energy has no digits left to fall; the gradient still has.
     for _ in range(4):
-        move, slope = newton_direction(x, *_pair_derivatives(x @ x.T, potential))
+        move, slope, forces = newton_direction(x, *_pair_derivatives(x @ x.T, potential))
         trial = normalize(x + move)
-        _, new_slope = newton_direction(trial, *_pair_derivatives(trial @ trial.T, potential))
+        _, new_slope, _ = newton_direction(trial, *_pair_derivatives(trial @ trial.T, potential))
         if not new_slope < slope:
             break
-        x = trial
-    return x
+        x, slope = trial, new_slope
+    return x, slope / forces
 
 
 def newton_step(
@@ -75,7 +84,7 @@ def newton_step(
     rank_one: float = 0.0,
 ) -> tuple[Tensor, Tensor] | None:
     """A Newton step, shortened until F goes down: the new points and their F, or None."""
-    move, _ = newton_direction(x, first, second, rank_one)
+    move = newton_direction(x, first, second, rank_one)[0]
     for _ in range(8):
         trial = normalize(x + move)
         reached = energy(trial)
@@ -87,8 +96,8 @@ def newton_step(
 
 def newton_direction(
     x: Tensor, first: Tensor, second: Tensor, rank_one: float = 0.0
-) -> tuple[Tensor, float]:
-    """Newton direction (n, d) on the product of spheres, and the norm of the gradient.
+) -> tuple[Tensor, float, float]:
+    """Newton direction (n, d) on the product of spheres, norm of the gradient, norm of the forces.
 
     For F = sum_{i<j} c(g_ij) of the cosines g, with c' = first and c'' = second (n, n), the Hessian
     has blocks c' I + c'' x_j x_i^T between i != j and sum_j c'' x_j x_j^T - (x_i . grad_i) I on the
@@ -104,8 +113,7 @@ def newton_direction(
     own = torch.einsum("ij,ja,jb->iab", second, x, x)
     own -= (x * gradient).sum(1)[:, None, None] * eye
     blocks[torch.arange(n), :, torch.arange(n), :] = own
-    # The trailing d - 1 columns of an orthogonal basis whose first vector is x_i
-    basis = torch.linalg.qr(torch.cat([x[:, :, None], eye.expand(n, d, d)], 2)).Q[:, :, 1:]
+    basis = tangent_bases(x)
     size = n * (d - 1)
     hessian = torch.einsum("iap,iajb->ipjb", basis, blocks)
     hessian = torch.einsum("ipjb,jbq->ipjq", hessian, basis).reshape(size, size)
@@ -118,11 +126,15 @@ def newton_direction(
     step = -(vectors @ (inverse * (vectors.T @ tangent)))
     move = (basis @ step.view(n, d - 1, 1))[..., 0]
     longest = float(move.norm(dim=1).max().clamp_min(1e-300))
-    return move * min(1.0, 0.5 * n ** (-1 / (d - 1)) / longest), float(tangent.norm())
+    move = move * min(1.0, 0.5 * n ** (-1 / (d - 1)) / longest)
+    return move, float(tangent.norm()), float(gradient.norm().clamp_min(1e-300))
 
 
-def _pair_derivatives(cos: Tensor, potential: Potential) -> tuple[Tensor, Tensor]:
-    """c' and c'' of c(g) = (2 - 2g)^(-s/2), or -log(2 - 2g)/2, both zero on the diagonal."""
+def _pair_derivatives(cos: Tensor, potential: Potential, start: int = 0) -> tuple[Tensor, Tensor]:
+    """c' and c'' of c(g) = (2 - 2g)^(-s/2), or -log(2 - 2g)/2, for rows from `start` on.
+
+    Both are zero for a point with itself.
+    """
     s = potential.s
 
     def one_side(g: Tensor) -> tuple[Tensor, Tensor]:
@@ -134,4 +146,6 @@ def _pair_derivatives(cos: Tensor, potential: Potential) -> tuple[Tensor, Tensor
     if potential.half_space:
         mirrored = one_side(-cos)
         first, second = first - mirrored[0], second + mirrored[1]
-    return first.fill_diagonal_(0), second.fill_diagonal_(0)
+    for matrix in (first, second):
+        matrix.diagonal(offset=start).fill_(0)
+    return first, second

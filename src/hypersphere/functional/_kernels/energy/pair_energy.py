@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from ...angles import normalize, row_norm
+from ...host import known
 from ..autograd import Function
 from .potential import Potential
 
@@ -122,12 +123,12 @@ def _diagonal(matrices: Tensor) -> Tensor:
 
 
 def _usual(squares: Tensor) -> bool:
-    """No zero rows, no lengths whose squares leave the floating range, and nothing traced."""
-    if torch.compiler.is_compiling():
-        return False
+    """No zero rows, no lengths whose squares leave the floating range, as far as is `known`."""
     info = torch.finfo(squares.dtype)
-    shortest, longest = squares.aminmax()
-    return shortest.item() > info.tiny / info.eps and longest.item() < info.max**0.5
+    shortest, longest = (known(end) for end in squares.aminmax())
+    if shortest is None or longest is None:
+        return False
+    return shortest > info.tiny / info.eps and longest < info.max**0.5
 
 
 def _value_and_kernel(

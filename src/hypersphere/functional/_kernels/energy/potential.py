@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from ...angles import arccos
+from ...host import known
 
 __all__ = ["Potential"]
 
@@ -126,6 +127,7 @@ class Potential(NamedTuple):
 
 def _below(x: Tensor, floor: float) -> Tensor | None:
     """Where x <= floor; None if nowhere, which saves the passes that would deal with it."""
-    if not torch.compiler.is_compiling() and x.amin().item() > floor:
+    lowest = known(x.amin())
+    if lowest is not None and lowest > floor:
         return None
     return x <= floor

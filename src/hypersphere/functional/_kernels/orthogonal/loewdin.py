@@ -11,7 +11,7 @@ from torch.autograd.function import once_differentiable
 
 from ..autograd import Function
 from .rotations import stretched
-from .spectra import inverse_root_poles, spectrum
+from .spectra import inverse_root_poles, number_of, spectrum
 
 # U^T U squares the condition of U: beyond this one of its own, float32 is left for float64.
 _MAX_CONDITION = 30.0
@@ -35,7 +35,7 @@ class Loewdin(Function):
         M = U.mT @ U
         low, high = spectrum(M)
         # Squares of finite entries may overflow; the SVD below knows no squares.
-        ctx.lost = not math.isfinite(low + high) and not bool(U.isfinite().all())
+        ctx.lost = not math.isfinite(low + high) and not number_of(U.isfinite().all())
         if ctx.lost:  # an SVD would stop a run that went bad before anyone can say where
             return torch.full_like(V, math.nan)
         # Of a single number the sign is left: its gradient is 0 by the SVD, noise by the poles.

@@ -7,8 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...host import can_look
 from .exponential import Exponential
 from .loewdin import Loewdin
+from .products import by_products
 
 
 # Note [Compiled graphs]
@@ -67,6 +69,8 @@ rotation_series.register_autograd(_series_gradients, setup_context=_keep_inputs)
 def series(U: Tensor, V: Tensor, method: str) -> Tensor:
     """R(U) V of "loewdin" or "exponential"."""
     result: Tensor
+    if U.device.type != "cpu" or not (can_look(U) or torch.compiler.is_compiling()):
+        return by_products(U, V, method)
     if torch.compiler.is_compiling():
         result = rotation_series(U, V, method)
     else:

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ...host import known
+
 # Note [Spectra]
 # Loewdin and the exponential choose their number of terms from the spectrum of a matrix, the
 # triangular maps their way. A few Lanczos steps come within some percent of its ends, from the
@@ -46,7 +48,7 @@ def spectrum(*factors: Tensor, skew: bool = False) -> tuple[float, float]:
         alphas.append(alpha)
         betas.append(beta)
     diagonal, off = torch.cat(alphas, -1).double(), torch.cat(betas, -1).double()[..., :-1]
-    if not bool(torch.isfinite(diagonal.sum() + off.sum())):
+    if not number_of(torch.isfinite(diagonal.sum() + off.sum())):
         return math.nan, math.nan
     # After an early end come zeros; the first entry lies within the spectrum.
     ended = torch.cat([torch.ones_like(diagonal[..., :1]), off], -1).cumprod(-1) == 0
@@ -56,7 +58,13 @@ def spectrum(*factors: Tensor, skew: bool = False) -> tuple[float, float]:
     margin = _MARGIN * (values[..., -1:] - values[..., :1])
     unit = math.prod(units[1:], start=units[0]).double()
     low, high = (values[..., :1] - margin) * unit, (values[..., -1:] + margin) * unit
-    return float(low.min()), float(high.max())
+    return number_of(low.min()), number_of(high.max())
+
+
+def number_of(value: Tensor) -> float:
+    """The number that a way is chosen by; accelerators go by products.py, which chooses none."""
+    found = known(value)
+    return float(value) if found is None else found
 
 
 def inverse_root_poles(low: float, high: float, error: float) -> tuple[list[float], list[float]]:
@@ -116,7 +124,7 @@ def bessel(z: Sequence[float], eps: float, count: int | None = None) -> Tensor:
     values: Tensor = torch.fft.fft(wave).real[:, : points // 2] * (2.0 / points)
     values[:, 0] *= 0.5
     if count is None:
-        above = (values.abs().amax(0) > eps).nonzero()
+        above = (values.abs().amax(0) > eps).numpy().nonzero()[0]
         count = max(int(above[-1]) + 1, 3)
     return values[:, :count]
 

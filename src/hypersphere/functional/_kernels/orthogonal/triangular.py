@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from ...host import can_look, known
 from ..autograd import Function
 from .batches import each_matrix
 from .rotations import lower_gram, stretched, upper_skew_outer
@@ -30,17 +31,18 @@ _MAX_CONDITION = 30.0
 def triangular(U: Tensor, V: Tensor, reflections: bool) -> Tensor:
     """Q V, by the cheaper of two ways that are safe for this U.
 
-    A compiler cannot follow the choice; it gets the reflectors, which need none.
+    A compiler cannot follow the choice, and an accelerator would have to be waited for; they get
+    the reflectors, which need none.
     """
     result: Tensor
-    if torch.compiler.is_compiling():
+    if not can_look(U):
         result = Reflectors.apply(U, V, reflections)
         return result
     with torch.no_grad():
         low, high = spectrum(U.mT, U)
         near = 1e-30 < high <= _MAX_CONDITION * low
         if reflections:  # a column with nothing to reflect has a zero right below its diagonal
-            near = near and bool(U.diagonal(-1, dim1=-2, dim2=-1).all())
+            near = near and bool(known(U.diagonal(-1, dim1=-2, dim2=-1).all()))
     if near:
         result = CholeskyFactor.apply(U, V, reflections)
         if not stretched(result.detach(), V, 20 * torch.finfo(V.dtype).eps):  # Note [Spectra]

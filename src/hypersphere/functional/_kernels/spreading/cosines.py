@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ...angles import normalize
+from ...host import known
 from ..autograd import Function
 
 __all__ = ["in_range", "inverse_norms", "pair_cosines", "point_cosines"]
@@ -28,7 +29,10 @@ def in_range(w: Tensor) -> Tensor:
     """
     info = torch.finfo(w.dtype)
     shortest, longest = torch.linalg.vector_norm(w.detach(), dim=-1).aminmax()
-    if shortest.item() > (info.tiny / info.eps) ** 0.5 and longest.item() < info.max**0.25:
+    low, high = known(shortest), known(longest)
+    if low is None or high is None:
+        return normalize(w)
+    if low > (info.tiny / info.eps) ** 0.5 and high < info.max**0.25:
         return w
     return normalize(w)
 

@@ -36,20 +36,19 @@ class _LogPotential(Function):
     @staticmethod
     def forward(u: Tensor, factor: float, with_gradient: bool) -> tuple[Tensor, Tensor | None]:
         n = len(u)
-        total, largest = u.new_zeros(()), -math.inf
+        total, largest = u.new_zeros(()), u.new_full((), -math.inf)
         gradient = torch.zeros_like(u) if with_gradient else None
         for part in row_blocks(n - 1, n):
             exponent = u[part] @ u[part.start :].T
             exponent.sub_(1).mul_(factor)
             lower = torch.ones_like(exponent, dtype=torch.bool).tril()
             exponent.masked_fill_(lower, -math.inf)
-            top = float(exponent.amax())
-            if top > largest:
-                shrink = math.exp(largest - top)
-                total *= shrink
-                if gradient is not None:
-                    gradient *= shrink
-                largest = top
+            top = torch.maximum(exponent.amax(), largest)
+            shrink = torch.exp(largest - top)
+            total *= shrink
+            if gradient is not None and part.start > 0:
+                gradient *= shrink
+            largest = top
             weight = exponent.sub_(largest).exp_()
             total += weight.sum()
             if gradient is not None:

@@ -1,0 +1,226 @@
+"""What `hypersphere gallery` reads: its command line, pictures, features, unknown people."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ..evaluation import Gallery, Threshold
+    from ..training.run.trained import TrainedRun
+
+EPILOG = """pictures need --run RUN, whose network makes the features; they are aligned crops, or
+with --align whole pictures in which the largest face is found and aligned (extra `faces`).
+--features FILE (.npz or .safetensors with `features`, and `names` or `labels`) needs no run.
+verify and identify exit with 3 when nobody matches, or there is no threshold to decide by."""
+
+COMMANDS = {
+    "enroll": "add people: --name NAME PICTURE ..., or --images DIR with a folder each",
+    "calibrate": "fit the threshold to a false-accept rate, with people who are not enrolled",
+    "identify": "who is it?",
+    "verify": "is it NAME?",
+    "list": "who is enrolled, with how many features",
+    "remove": "forget somebody",
+}
+
+
+def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
+    """The whole parser, and one per subcommand."""
+    style = argparse.RawDescriptionHelpFormatter
+    top = argparse.ArgumentParser(
+        prog="hypersphere gallery",
+        description="Known people (or things) by their features: add some, then ask.",
+        epilog=EPILOG,
+        formatter_class=style,
+    )
+    what = top.add_subparsers(dest="what", required=True, metavar="WHAT")
+    added = {}
+    for name, text in COMMANDS.items():
+        p = what.add_parser(name, help=text, description=text, epilog=EPILOG, formatter_class=style)
+        p.add_argument("gallery", metavar="GALLERY", help="folder of the gallery")
+        added[name] = p
+    for name in ("verify", "remove"):
+        added[name].add_argument("name", metavar="NAME", help="the person")
+    for name in ("enroll", "calibrate", "identify", "verify"):
+        p = added[name]
+        if name != "calibrate":
+            p.add_argument("pictures", nargs="*", metavar="PICTURE", help="picture files")
+        p.add_argument("--run", metavar="RUN", help="run folder of `hypersphere train`")
+        p.add_argument("--features", metavar="FILE", help="features instead of pictures")
+        p.add_argument("--align", action="store_true", help="find and align the largest face")
+    for name in ("identify", "verify"):
+        added[name].add_argument("--threshold", type=float, help="cosine (default: the gallery's)")
+        added[name].add_argument("--json", action="store_true", help="print JSON")
+    identify = added["identify"]
+    identify.add_argument("--top", type=int, default=5, help="so many people (default: 5)")
+    identify.add_argument(
+        "--far",
+        type=float,
+        help="take the threshold at this false-accept rate of a whole search "
+        "(default: the rate that the gallery was calibrated for)",
+    )
+    identify.add_argument(
+        "--strangers",
+        metavar="DIR",
+        help="with --far, pictures of people who are not enrolled, a folder each (default: those "
+        "of `calibrate`, else the people of the run's data who were not trained on)",
+    )
+    for name in ("enroll", "calibrate"):
+        added[name].add_argument("--images", metavar="DIR", help="a folder of pictures per person")
+    calibrate = added["calibrate"]
+    calibrate.add_argument(
+        "--far",
+        type=float,
+        default=0.01,
+        help="share of searches by unknown people that may end with a name (default: 0.01)",
+    )
+    enroll = added["enroll"]
+    enroll.add_argument("--name", help="whose pictures these are")
+    enroll.add_argument(
+        "--threshold",
+        type=float,
+        default=None,
+        help="cosine from which a match counts (default: none; see `gallery calibrate`)",
+    )
+    enroll.add_argument(
+        "--flips",
+        choices=["unused", "concatenate"],
+        default=None,
+        help="of a new gallery: use mirror images too (default: concatenate)",
+    )
+    return top, added
+
+
+@dataclass
+class Gathered:
+    """Samples of a command line.
+
+    Args:
+        samples: pictures (n, C, H, W) or features (n, d).
+        names: a name for each; may be empty.
+        sources: where each comes from.
+        failures: pictures that cannot be used -> why.
+    """
+
+    samples: Any
+    names: list[str]
+    sources: list[str]
+    failures: dict[str, str] = field(default_factory=dict)
+
+
+def open_gallery(options: argparse.Namespace, create: bool = False) -> Gallery:
+    """The gallery on disk with the run's model; or a new one."""
+    from ..evaluation import Gallery
+
+    run = open_run(options)
+    model, transform = (run.model, run.transform) if run else (None, None)
+    record = Path(options.gallery) / "gallery.json"
+    if create and not os.path.lexists(record):
+        left = next(Path(options.gallery).glob("features-*.safetensors"), None)
+        if left is not None:
+            raise ValueError(
+                f"{options.gallery} has features ({left.name}) but no gallery.json, which names "
+                f"whose they are: restore it, or choose another folder"
+            )
+        return Gallery(
+            model,
+            transform=transform,
+            flips=options.flips or ("concatenate" if run else "unused"),
+            threshold=options.threshold,
+        )
+    gallery = Gallery.load(options.gallery, model, transform=transform)
+    if create and options.flips not in (None, gallery.flips):
+        raise ValueError(f"{options.gallery} was made with --flips {gallery.flips}")
+    if create and options.threshold is not None:
+        gallery.threshold = options.threshold
+    return gallery
+
+
+def open_run(options: argparse.Namespace) -> TrainedRun | None:
+    from ..training.run.trained import TrainedRun
+
+    if getattr(options, "run", None) is None:
+        return None
+    if not hasattr(options, "opened"):
+        options.opened = TrainedRun.open(options.run)
+    return options.opened  # type: ignore[no-any-return]
+
+
+def read_samples(options: argparse.Namespace, images: str | None = None) -> Gathered:
+    """Features of --features, or pictures; those that cannot be used are failures."""
+    images = images or getattr(options, "images", None)
+    if options.features:
+        from ..evaluation.feature_files import load_features, load_names, pick
+
+        features = pick(load_features(options.features), "features", options.features)
+        names = load_names(options.features)
+        rows = [f"{options.features} row {i}" for i in range(len(features))]
+        return Gathered(features, names, rows)
+    run = open_run(options)
+    if run is None:
+        raise ValueError("pictures need --run RUN to become features (or give --features FILE)")
+    paths, names = _listed(options, images)
+    missing = [p for p in paths if not Path(p).is_file()]
+    if missing:
+        raise FileNotFoundError(f"no picture at {missing[0]} ({len(missing)} missing in all)")
+    if options.align:
+        from ._faces import read_faces
+
+        pictures, kept, failures = read_faces(run.shape, paths)
+    else:
+        pictures, kept, failures = run.read_usable(paths)
+    return Gathered(pictures, [names[i] for i in kept], [paths[i] for i in kept], failures)
+
+
+def _listed(options: argparse.Namespace, images: str | None) -> tuple[list[str], list[str]]:
+    paths = list(getattr(options, "pictures", ()))
+    names = [getattr(options, "name", None) or "" for _ in paths]
+    if images:
+        from ..data.image_folder import list_classes
+
+        if not Path(images).is_dir():
+            raise FileNotFoundError(f"no folder of pictures at {images}")
+        found, labels, people = list_classes(Path(images))
+        paths += list(map(str, found))
+        names += [people[i] for i in labels]
+    if not paths:
+        raise ValueError("no pictures given")
+    return paths, names
+
+
+def unknown_people(options: argparse.Namespace, images: str | None) -> tuple[Any, list[str]]:
+    """Pictures or features of people to calibrate with, and who they are."""
+    if images or (getattr(options, "what", "") == "calibrate" and options.features):
+        found = read_samples(options, images)
+        return found.samples, _numbered(found.names)
+    run = open_run(options)
+    if run is None:
+        raise ValueError(
+            "a threshold needs unknown people: give their pictures, a folder each, with "
+            "--images DIR (of `identify`: --strangers DIR) and --run RUN, or their --features FILE"
+        )
+    pairs = run.loaders.split.pairs
+    if pairs is None:
+        raise ValueError(
+            f"{run.folder} was trained on everybody in its data, so it knows no unknown people: "
+            "give pictures of some, a folder each (--images DIR; of `identify`: --strangers DIR)"
+        )
+    people = [str(name) for name in pairs.dataset.classes]
+    return run.check(pairs.dataset, "the run"), [people[i] for i in pairs.dataset.labels.tolist()]
+
+
+def _numbered(names: Sequence[str]) -> list[str]:
+    """Names, with a number for each that has none: nobody knows who two of them are."""
+    return [name or f"row {i}" for i, name in enumerate(names)]
+
+
+def threshold_at(options: argparse.Namespace, gallery: Gallery) -> Threshold:
+    """The threshold of `identify --far`."""
+    if options.strangers is None and gallery.decision.searches:
+        return gallery.decision.at(options.far, len(gallery.people))
+    samples, names = unknown_people(options, options.strangers)
+    return gallery.calibrate(samples, names, options.far)

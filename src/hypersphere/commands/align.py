@@ -1,0 +1,77 @@
+"""`hypersphere align PICTURES OUT`: the largest face of every picture, cropped and aligned."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from .._terminal import complain, printable
+from ._faces import read_faces
+
+SIZE = (112, 96)  # of the SphereFace template
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="hypersphere align",
+        description="Find the largest face of every picture, align it to the template of "
+        "112 x 96 and write it to the same place below OUT. Needs the extra `faces`. Pictures "
+        "without a face, or that cannot be read, are listed and left out.",
+    )
+    parser.add_argument("pictures", metavar="PICTURES", help="folder of pictures, or of folders")
+    parser.add_argument("out", metavar="OUT", help="new folder of the crops (PNG)")
+    parser.add_argument(
+        "--limit",
+        type=float,
+        default=0.5,
+        help="share of the pictures that may be without a face (default: 0.5)",
+    )
+    options = parser.parse_args(list(argv))
+    try:
+        return align(Path(options.pictures), Path(options.out), options.limit)
+    except (ValueError, OSError) as error:
+        complain("align", error)
+        return 1
+
+
+def align(source: Path, out: Path, limit: float) -> int:
+    from PIL import Image
+
+    from ..data.image_files import list_pictures
+
+    if not source.is_dir():
+        raise FileNotFoundError(f"no folder of pictures at {source}")
+    if out.resolve() == source.resolve() or source.resolve() in out.resolve().parents:
+        raise ValueError(f"{out} lies in {source}: choose a folder beside it")
+    paths = list_pictures(source)
+    if not paths:
+        raise FileNotFoundError(f"no pictures in {source}")
+    failures: dict[str, str] = {}
+    for start in range(0, len(paths), 64):  # crops are small; whole pictures are read one by one
+        part = paths[start : start + 64]
+        try:
+            faces, kept, failed = read_faces((3, *SIZE), part)
+        except ValueError as error:
+            if len(paths) <= 64:
+                raise
+            failed, kept, faces = dict.fromkeys(part, str(error)), [], []
+        failures |= failed
+        for place, face in zip(kept, faces, strict=True):
+            target = (out / Path(part[place]).relative_to(source)).with_suffix(".png")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(face.permute(1, 2, 0).numpy()).save(target)
+        if sys.stderr.isatty():
+            print(f"\raligned {start + len(part):,} / {len(paths):,}", end="", file=sys.stderr)
+    print(f"aligned {len(paths) - len(failures)} of {len(paths)} pictures: {printable(out)}")
+    if failures:
+        listed = [f"  {path}: {reason}" for path, reason in list(failures.items())[:10]]
+        more = [f"  ... and {len(failures) - 10} more"] if len(failures) > 10 else []
+        complain("align", "\n".join([f"{len(failures)} without a face:", *listed, *more]))
+    if len(failures) > limit * len(paths):
+        raise ValueError(
+            f"{len(failures)} of {len(paths)} pictures are without a face, more than --limit "
+            f"{limit:g} allows"
+        )
+    return 0

@@ -1,0 +1,62 @@
+"""`hypersphere export RUN [FOLDER]`: ONNX, preprocessing, threshold, card and a small script."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from .._terminal import complain, printable
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="hypersphere export",
+        description="Write a trained run as a folder that needs neither torch nor this package: "
+        "model.onnx (any number of pictures), preprocessing.json, decision.json (thresholds with "
+        "their false-accept rates, class names), MODEL_CARD.md and predict.py, which needs "
+        "onnxruntime, numpy and Pillow. The ONNX file is compared with the run.",
+    )
+    parser.add_argument("run", metavar="RUN", help="run folder of `hypersphere train`")
+    parser.add_argument(
+        "folder", nargs="?", metavar="FOLDER", help="where to write (default: RUN/export)"
+    )
+    parser.add_argument("--scores", action="store_true", help="also scores of the trained classes")
+    parser.add_argument("--gallery", metavar="GALLERY", help="also the people of this gallery")
+    parser.add_argument(
+        "--far",
+        type=float,
+        help="false-accept rate of the threshold (default: the gallery's; of a pair 0.001, or the "
+        "nearest that the run has)",
+    )
+    parser.add_argument(
+        "--weights",
+        choices=["last", "best"],
+        default="last",
+        help="those the run ended with, or those of its best test (default: last)",
+    )
+    options = parser.parse_args(list(argv))
+    from ..evaluation import Gallery
+    from ..training.export import export_run
+    from ..training.run.checkpoint import RunError
+    from ..training.run.trained import TrainedRun
+
+    try:
+        run = TrainedRun.open(options.run, options.weights)
+        gallery = Gallery.load(options.gallery, run.model) if options.gallery else None
+        folder = Path(options.folder or Path(options.run) / "export")
+        made = export_run(run, folder, scores=options.scores, gallery=gallery, far=options.far)
+    except (ValueError, OSError, RunError) as error:
+        complain("export", error)
+        return 1
+    print(f"{printable(made.folder)}: equal to the run to {made.gap:.1e}")
+    for found in (made.pair, made.search):
+        if found is not None:
+            print(printable(found, newlines=True))
+    if made.pair is None and made.search is None:
+        complain(
+            "export",
+            "no threshold goes with it, so it decides nothing: `hypersphere evaluate threshold "
+            f"{options.run}` fits one from people who were not trained on",
+        )
+    return 0

@@ -1,0 +1,132 @@
+"""`hypersphere inspect FILE_OR_RUN`: the geometry of any checkpoint, in words and as a page."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from .._terminal import complain, printable
+
+__all__ = ["main"]
+
+
+def main(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="hypersphere inspect",
+        description="The geometry of a checkpoint: energies of the neurons relative to random and "
+        "to the best possible, near duplicates, rank, spectra, lengths; and of features: "
+        "uniformity, alignment, collapse, class angles. No code of the checkpoint is run.",
+    )
+    parser.add_argument(
+        "checkpoint",
+        type=Path,
+        metavar="FILE_OR_RUN",
+        help=".safetensors, a state dict (.pt, .pth, .bin, .ckpt), a Hugging Face folder, or a run",
+    )
+    parser.add_argument(
+        "--features",
+        type=Path,
+        help=".npz or .safetensors with features [and labels, weight]; of a run without it: its "
+        "test set",
+    )
+    parser.add_argument(
+        "--weights", choices=("last", "best"), default="last", help="of a run (default: last)"
+    )
+    parser.add_argument(
+        "--limit", type=int, default=2000, help="test samples of a run (default: 2000; 0: none)"
+    )
+    parser.add_argument("-o", "--output", type=Path, help="write the page: .html")
+    parser.add_argument("--json", type=Path, help="write all figures: .json")
+    options = parser.parse_args(argv)
+    if options.output is not None and options.output.suffix != ".html":
+        parser.error(f"--output writes a page .html; got {options.output}")
+    try:
+        return _inspect(options)
+    except (OSError, ValueError, RuntimeError) as error:
+        complain("inspect", error)
+        return 1
+
+
+def show(text: str) -> None:
+    """Print lines whose names may come from a stranger's file."""
+    for line in text.split("\n"):
+        print(printable(line))
+
+
+def _inspect(options: argparse.Namespace) -> int:
+    from ..evaluation import inspect_features, inspect_weights
+    from ..evaluation.results import format_table, plain
+    from ..reports.inspection_page import write_inspection
+
+    tensors, features, labels, weight = _read(options)
+    result = inspect_weights(tensors)
+    show(format_table([row for row in result.rows() if len(row) > 1], result.header()))
+    remarks, tables, found = result.remarks(), [], None
+    if features is not None:
+        found = inspect_features(features, labels, weight)
+        remarks = [*remarks, *found.remarks()]
+        measured = [found.uniformity] + ([found.collapse] if found.collapse else [])
+        for part in measured:
+            show(f"\n{part}")
+            tables.append(("Features", part.header(), list(part.rows())))
+        if found.smallest_class_angle is not None:
+            line = (f"{found.smallest_class_angle:.1f}", f"{found.mean_class_angle:.1f}")
+            print(f"\nangles of class means: smallest {line[0]}, mean {line[1]} degrees")
+            tables.append(("Angles of class means, degrees", ("smallest", "mean"), [line]))
+    show("\n".join(["", *(f"- {remark}" for remark in remarks)]))
+    if options.json is not None:
+        content = {"weights": plain(result), "features": plain(found), "remarks": remarks}
+        options.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    if options.output is not None:
+        title = f"Geometry of {options.checkpoint.name}"
+        page = write_inspection(options.output, title, remarks, result.layers, tables)
+        show(str(page))
+    return 0
+
+
+def _read(
+    options: argparse.Namespace,
+) -> tuple[dict[str, Tensor], Tensor | None, Tensor | None, Tensor | None]:
+    """Weights, features, labels and the classifier's weight, as far as they are there."""
+    from ..evaluation.checkpoint_files import read_checkpoint
+    from ..evaluation.feature_files import load_features, pick
+
+    run = options.checkpoint / "run.json"
+    features = labels = weight = None
+    if run.is_file():
+        tensors, features, labels, weight = _read_run(options)
+    else:
+        tensors = read_checkpoint(options.checkpoint)
+    if options.features is not None:
+        arrays = load_features(options.features)
+        features = pick(arrays, "features", options.features)
+        labels, weight = arrays.get("labels"), arrays.get("weight", weight)
+    if weight is not None and features is not None and weight.shape[1] != features.shape[1]:
+        weight = None
+    return tensors, features, labels, weight
+
+
+def _read_run(options: argparse.Namespace) -> Any:
+    from ..training.run.checkpoint import load_weights
+    from ..training.run.load import find_weights
+    from ..training.run.trained import TrainedRun
+
+    place, _ = find_weights(options.checkpoint, options.weights)
+    tensors = load_weights(place / "model.safetensors")
+    if options.features is not None or not options.limit:
+        return tensors, None, None, None
+    try:
+        run = TrainedRun.open(options.checkpoint, options.weights)
+    except ValueError:  # not the run of a classifier: weights alone
+        return tensors, None, None, None
+    samples = run.test_samples().first(options.limit)
+    features = run.extract(samples.images)
+    head = getattr(run.model, "head", None)
+    weight = getattr(head, "weight", None)
+    if not isinstance(weight, Tensor) or weight.ndim != 2:
+        return tensors, features, samples.labels, None
+    return tensors, features, samples.labels, weight.detach()

@@ -1,0 +1,211 @@
+"""WebDataset shards: tar files of pictures and labels, streamed by the library `webdataset`."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .._reading import check_regular, read_lines
+from ..registry import register
+from .dataset import ArrayDataset, Split
+from .errors import DamagedData, damaged, missing
+from .image_files import Size
+from .shard_loader import ShardLoader
+from .shard_samples import PICTURES, decode_sample, raw_samples, read_label
+
+__all__ = ["Shards", "load_webdataset"]
+
+WHERE = "your program: webdataset.ShardWriter('train-%06d.tar') with jpg (or png, webp) and cls"
+MOST_IN_MEMORY = 1 << 32  # bytes of a decoded test part
+
+
+@dataclass(frozen=True)
+class Shards:
+    """Tar files that are streamed; `make_loader` serves them.
+
+    Args:
+        files: the shards.
+        labels: (N,) int64 labels of all samples, in the order of the files.
+        classes: names of the classes.
+        size: (height, width) or the side of a square. Default: as they are, all of one size.
+        mode: "RGB" or "L".
+        workers: processes that read and decode; 0 does it in the training process.
+        buffer: samples of the shuffle buffer of each worker.
+    """
+
+    files: Sequence[str]
+    labels: Tensor
+    classes: Sequence[str]
+    size: Size = None
+    mode: str = "RGB"
+    workers: int = 2
+    buffer: int = 1000
+
+    def __repr__(self) -> str:
+        return f"Shards({len(self):,} in {len(self.files):,} files, {len(self.classes):,} classes)"
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes."""
+        return len(self.classes)
+
+    @property
+    def shape(self) -> torch.Size:
+        """Shape of one sample, (C, H, W); decodes the first picture."""
+        picture, _ = decode_sample(next(iter(raw_samples(self.files[:1]))), self.size, self.mode)
+        return torch.Size(picture.shape)
+
+    def counts(self) -> Tensor:
+        """Samples of each class.
+
+        Returns:
+            (num_classes,) int64.
+        """
+        return torch.bincount(self.labels, minlength=self.num_classes)
+
+    def take(self, index: Tensor) -> Tensor:
+        """Refused: shards are streams.
+
+        Args:
+            index: (B,) int64.
+
+        Returns:
+            Nothing.
+        """
+        raise TypeError(
+            "shards are read from front to back and give no single samples: use data.normalize "
+            "unit or symmetric, which need none"
+        )
+
+    def subset(self, index: Tensor) -> Shards:
+        """Refused: shards are streams.
+
+        Args:
+            index: (B,) int64.
+
+        Returns:
+            Nothing.
+        """
+        raise TypeError("shards are used whole: leave data.share and data.holdout as they are")
+
+    def make_loader(self, batch_size: int, **settings: Any) -> ShardLoader:
+        """Batches of these shards.
+
+        Args:
+            batch_size: samples per process.
+            settings: seed, augment, normalize, drop_last, rank, world_size, as for `BatchLoader`.
+
+        Returns:
+            The loader.
+        """
+        settings.pop("prefetch", None)  # the workers prepare ahead
+        return ShardLoader(self, batch_size, **settings)
+
+
+def scan_labels(file: str) -> list[int]:
+    """Labels of a shard: the headers are walked through, pictures are skipped.
+
+    Args:
+        file: a tar file.
+
+    Returns:
+        One label per sample.
+    """
+    labels, keys = [], set()
+    try:
+        with tarfile.open(file, "r:") as archive:
+            for entry in archive:
+                key, _, ending = entry.name.partition(".")
+                if ending == "cls" and entry.isfile() and entry.size < 64:
+                    content = archive.extractfile(entry)
+                    labels.append(read_label(content.read() if content else None, f"{file}, {key}"))
+                elif ending in PICTURES:
+                    keys.add(key)
+    except (tarfile.TarError, EOFError, OSError) as error:
+        raise damaged(Path(file), "a tar file", str(error), WHERE) from None
+    if len(labels) != len(keys):
+        found = f"{len(keys)} pictures and {len(labels)} labels"
+        raise damaged(Path(file), "a .cls beside every picture", found, WHERE)
+    return labels
+
+
+@register("data", "webdataset")
+def load_webdataset(
+    root: Path,
+    path: str = ".",
+    size: Size = None,
+    mode: str = "RGB",
+    workers: int = 2,
+    buffer: int = 1000,
+) -> Split:
+    """Tar files of the library `webdataset`: KEY.jpg (or png, webp) and KEY.cls per sample.
+
+    train-*.tar are streamed for training and test-*.tar (or val-*.tar) read into memory; where no
+    file has such a name, the last of all *.tar is the test part. classes.txt, a name per line, and
+    classes.json, a list, name the classes.
+
+    Args:
+        root: the folder of the files, or one above it.
+        path: the folder below `root`. Default: `root` itself.
+        size: bring the pictures to (height, width), or a square of this side, bilinear. Default: as
+            in the files.
+        mode: "RGB" or "L" (gray).
+        workers: processes that read and decode.
+        buffer: samples of the shuffle buffer of each worker.
+
+    Returns:
+        A training part that is streamed, and a test part in memory.
+    """
+    folder = root / Path(path).expanduser()
+    files = sorted(str(file) for file in folder.glob("*.tar"))
+    if len(files) < 2:
+        raise missing("at least two shards (*.tar)", [folder.absolute()], WHERE)
+    for file in files:
+        check_regular(file)
+    named = {
+        part: [f for f in files if Path(f).name.startswith(part)]
+        for part in ("train", "test", "val")
+    }
+    test = named["test"] or named["val"] or files[-1:]
+    train = named["train"] or [f for f in files if f not in test]
+    labels = torch.tensor([label for file in train for label in scan_labels(file)])
+    classes = _classes(folder, labels)
+    shards = Shards(train, labels, classes, size, mode, workers, buffer)
+    pictures = [decode_sample(sample, size, mode) for sample in _within(test, shards.shape)]
+    images = torch.from_numpy(np.stack([picture for picture, _ in pictures]))
+    return Split(shards, ArrayDataset(images, torch.tensor([k for _, k in pictures]), classes))
+
+
+def _within(files: Sequence[str], shape: Sequence[int]) -> Any:
+    """Samples of the test part, as long as they fit in memory."""
+    size = int(np.prod(shape))
+    for count, sample in enumerate(raw_samples(files)):
+        if count * size > MOST_IN_MEMORY:
+            raise ValueError(
+                f"the test part has more than {count:,} pictures of {tuple(shape)}, which do not "
+                "fit in memory: take fewer test shards"
+            )
+        yield sample
+
+
+def _classes(folder: Path, labels: Tensor) -> list[str]:
+    if (folder / "classes.txt").is_file():
+        names = read_lines(folder / "classes.txt")
+    elif (folder / "classes.json").is_file():
+        names = [str(name) for name in json.loads((folder / "classes.json").read_text("utf-8"))]
+    else:
+        names = [str(i) for i in range(int(labels.max()) + 1)]
+    if len(labels) == 0 or int(labels.min()) < 0 or int(labels.max()) >= len(names):
+        raise DamagedData(f"{folder}: labels reach from 0 to {len(names) - 1}; some do not")
+    return names

@@ -1,0 +1,100 @@
+"""The tensors of a checkpoint, whatever wrote it: nothing in the file is run."""
+
+from __future__ import annotations
+
+import pickle
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .._reading import Unreadable, check_regular, read_json, read_tensors
+
+__all__ = ["read_checkpoint"]
+
+# What trainers put the weights under
+NESTED = ("state_dict", "model", "model_state_dict", "module", "net", "weights")
+PICKLES = (".pt", ".pth", ".bin", ".ckpt")
+# In a folder the first of these that is there: shards of Hugging Face, one file, a pickle
+INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
+FILES = ("model.safetensors", "adapter_model.safetensors", "pytorch_model.bin", "adapter_model.bin")
+
+UNREADABLE = (pickle.UnpicklingError, RuntimeError, EOFError, zipfile.BadZipFile, ValueError)
+
+
+def read_checkpoint(path: str | Path) -> dict[str, Tensor]:
+    """Names and tensors of a file or of a folder with one.
+
+    Args:
+        path: a .safetensors file; a state dict of `torch.save` (.pt, .pth, .bin, .ckpt), read with
+            ``weights_only=True``, also if it lies under a key such as "state_dict"; or a folder as
+            Hugging Face writes it, in one file or in shards.
+
+    Returns:
+        The tensors, in the order of the file.
+
+    Raises:
+        ValueError: if there is no such file, or nothing in it that can be read safely.
+    """
+    path = Path(path)
+    if path.is_dir():
+        return _read_folder(path)
+    if not path.exists():
+        raise ValueError(f"there is no file or folder {path}")
+    if path.suffix == ".safetensors":
+        return read_tensors(path)
+    if path.suffix not in PICKLES:
+        raise ValueError(
+            f"{path} is no checkpoint: expected .safetensors, {', '.join(PICKLES)}, a folder of "
+            "Hugging Face, or a run"
+        )
+    check_regular(path)
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except (
+        pickle.UnpicklingError,
+        RuntimeError,
+        EOFError,
+        zipfile.BadZipFile,
+        ValueError,
+    ) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise Unreadable(
+            f"{path} cannot be read with weights_only=True: {reason}. Save the state dict alone: "
+            "torch.save(model.state_dict(), path)"
+        ) from error
+    return _tensors(content, path)
+
+
+def _tensors(content: Any, path: Path) -> dict[str, Tensor]:
+    if not isinstance(content, Mapping):
+        raise Unreadable(f"{path} holds a {type(content).__name__}, not names and tensors")
+    found = {str(name): value for name, value in content.items() if isinstance(value, Tensor)}
+    if found:
+        return found
+    for key in NESTED:
+        if isinstance(content.get(key), Mapping):
+            return _tensors(content[key], path)
+    keys = ", ".join(map(str, list(content)[:6]))
+    raise Unreadable(f"{path} has no tensors, nor a state dict under {', '.join(NESTED)}: {keys}")
+
+
+def _read_folder(folder: Path) -> dict[str, Tensor]:
+    for name in INDEXES:
+        if (folder / name).exists():
+            shards = read_json(folder / name).get("weight_map", {})
+            tensors: dict[str, Tensor] = {}
+            for shard in dict.fromkeys(map(str, shards.values())):
+                if Path(shard).name != shard:  # a stranger's index names files of this folder only
+                    raise Unreadable(f"{folder / name} names {shard!r}, which is not a plain name")
+                tensors.update(read_checkpoint(folder / shard))
+            return {key: tensors[key] for key in shards if key in tensors}
+    for name in FILES:
+        if (folder / name).exists():
+            return read_checkpoint(folder / name)
+    raise ValueError(
+        f"{folder} holds no weights: expected a run, or one of {', '.join((*INDEXES, *FILES))}"
+    )

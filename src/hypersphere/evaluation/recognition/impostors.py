@@ -1,0 +1,117 @@
+"""Searches by people who are not in the gallery, made from labeled features of unseen people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...functional.angles import normalize
+from ..inputs import check_features, check_row_labels
+from ..results import Result, round_up
+from .templates import templates
+from .thresholds import Threshold, fit_threshold
+
+MOST_PEOPLE = 4096  # of a gallery that impostors are searched in
+MOST_PAIRS = 1 << 20  # scores of pairs that a threshold is fitted on, evenly drawn
+FARS = (1e-1, 1e-2, 1e-3, 1e-4)
+
+
+def impostor_searches(features: Any, labels: Any, seed: int = 0) -> Tensor:
+    """Scores of every sample against the templates of all other people.
+
+    Args:
+        features: (P, d), of people who were not trained on.
+        labels: (P,) who they are.
+        seed: seed of the choice where there are very many people.
+
+    Returns:
+        (P, G): a row per sample, a column per other person; `fit_threshold` takes it as it is.
+
+    >>> impostor_searches(torch.eye(3), torch.arange(3)).tolist()
+    [[0.0, 0.0], [0.0, 0.0], [0.0, 0.0]]
+    """
+    features = normalize(check_features("features", features))
+    labels = check_row_labels("labels", labels, len(features))
+    people, index = labels.unique(return_inverse=True)
+    if len(people) < 2:
+        raise ValueError(f"labels: all are of {len(people)} person; impostors need several")
+    gallery = normalize(templates(features, index))
+    scores = features @ gallery.T
+    if len(people) > MOST_PEOPLE:
+        generator = torch.Generator().manual_seed(seed)
+        chosen = torch.randperm(len(people), generator=generator)[:MOST_PEOPLE]
+    else:
+        chosen = torch.arange(len(people))
+    # Leave the own column out; a sample whose person is not among the columns loses the last one.
+    others = chosen.expand(len(features), -1) != index.unsqueeze(1)
+    others[:, -1] &= ~others.all(1)
+    return scores[:, chosen][others].view(len(features), -1)
+
+
+@dataclass
+class ThresholdsResult(Result):
+    """Thresholds at several false-accept rates.
+
+    Args:
+        thresholds: one per rate, from loose to strict.
+        refused: rates with too few impostors -> why.
+        flips: "unused", or "concatenate" if features of mirror images were compared too.
+    """
+
+    thresholds: list[Threshold]
+    refused: dict[str, str] = field(default_factory=dict)
+    flips: str = "unused"
+
+    def header(self) -> Sequence[str]:
+        return "decision", "false-accept rate", "threshold", "95 %", "impostors"
+
+    def rows(self) -> Iterator[Sequence[object]]:
+        for found in self.thresholds:
+            many = found.gallery_size > 1
+            what = f"search among {found.gallery_size:,}" if many else "pair (1:1)"
+            interval = f"{round_up(found.low)} to {round_up(found.high)}"
+            whose = f" of {found.people:,} people" if found.people is not None else ""
+            rate = f"{100 * found.far:g} %"
+            yield what, rate, round_up(found.value), interval, f"{found.negatives:,}{whose}"
+        for far, reason in self.refused.items():
+            yield (f"refused at {100 * float(far):g} %: {reason}",)
+
+
+def fit_thresholds(
+    features: Any,
+    labels: Any,
+    fars: Sequence[float] = FARS,
+    gallery_size: int = 1,
+    flips: str = "unused",
+) -> ThresholdsResult:
+    """Thresholds from labeled features of people who were not trained on.
+
+    Args:
+        features: (P, d).
+        labels: (P,) who they are.
+        fars: false-accept rates; those with too few impostors are refused.
+        gallery_size: number of people that are searched; 1 is verification.
+        flips: what the features are made of, for the record.
+
+    Returns:
+        The thresholds, and what was refused.
+    """
+    table = impostor_searches(features, labels)
+    # Single comparisons count one by one; only a search is one trial however many it compares.
+    pairs = gallery_size == 1
+    scores, groups = table, torch.as_tensor(labels)
+    if pairs:
+        step = -(-table.numel() // MOST_PAIRS)
+        scores = table.flatten()[::step]
+        groups = groups.repeat_interleave(table.shape[1])[::step]
+    found, refused = [], {}
+    for far in sorted(fars, reverse=True):
+        try:
+            found.append(fit_threshold(scores, far, gallery_size, groups=groups))
+        except ValueError as error:
+            refused[f"{far:g}"] = str(error)
+    return ThresholdsResult(found, refused, flips)

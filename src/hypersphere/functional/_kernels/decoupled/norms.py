@@ -1,0 +1,29 @@
+"""|x| of every patch by the route of the device."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from .accelerated import accelerated_norms
+from .convolution import Geometry, is_traced
+from .patch_norms import PatchNorms, plain_patch_norms
+from .routes import route
+
+__all__ = ["with_norms"]
+
+
+def with_norms(
+    x: Tensor, size: tuple[int, ...], geometry: Geometry | None
+) -> tuple[Tensor, Tensor]:
+    """x, and |x| of every patch, or of every row if geometry is None: (B, groups, ...).
+
+    Who goes on with both should take this x: its gradient is cheaper than that of the x given.
+    """
+    if is_traced():
+        return x, plain_patch_norms(x, size, geometry)
+    with_gradient: tuple[Tensor, Tensor]
+    if route(x) == "tiled":
+        with_gradient = PatchNorms.apply(x, size, geometry)  # type: ignore[no-untyped-call]
+    else:
+        with_gradient = accelerated_norms(x, size, geometry)
+    return with_gradient

@@ -1,0 +1,51 @@
+"""The few numbers per layer and per filter, with no more launches than they take."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .convolution import is_traced
+
+__all__ = ["one", "scaled"]
+
+
+def one(like: Tensor, dtype: torch.dtype) -> Tensor:
+    """The number 1 where `like` lies, for formulas that take a radius and do not use it."""
+    if is_traced() or like.device.type == "meta":
+        return torch.ones((), dtype=dtype, device=like.device)
+    return _one(like.device, dtype)
+
+
+@cache
+def _one(device: torch.device, dtype: torch.dtype) -> Tensor:
+    with torch.inference_mode(False):  # it may be used in the mode and out of it
+        return torch.ones((), dtype=dtype, device=device)
+
+
+def scaled(values: Tensor, factor: Tensor | float) -> Tensor:
+    """values * factor, for a number per filter and one per layer."""
+    if is_traced() or values.ndim != 1 or not isinstance(factor, Tensor) or factor.ndim:
+        return values * factor
+    product: Tensor = _Scaled.apply(values, factor)  # type: ignore[no-untyped-call]
+    return product
+
+
+class _Scaled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, factor: Tensor) -> Tensor:
+        ctx.save_for_backward(values, factor)
+        return values * factor
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        values, factor = ctx.saved_tensors
+        need_values, need_factor = ctx.needs_input_grad
+        of_values = grad * factor if need_values else None
+        if torch.is_grad_enabled():  # a second derivative will be asked of the result
+            return of_values, (grad * values).sum() if need_factor else None
+        # A product and a sum in one launch, where autograd would take two.
+        return of_values, torch.dot(grad, values).to(factor.dtype) if need_factor else None

@@ -1,0 +1,97 @@
+"""Skew matrices stored as the d (d - 1) / 2 numbers above the diagonal, row by row."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..autograd import Function
+
+# One gather does it for blocks up to this size; above, a table of places would be as large as the
+# matrix, and a copy per row costs nothing beside a factorization.
+_TABLE = 1024
+
+
+def packed_length(d: int) -> int:
+    """Numbers above the diagonal of a (d, d) matrix."""
+    return d * (d - 1) // 2
+
+
+def packed_size(length: int) -> int:
+    """d, given the numbers above the diagonal; 1 for none."""
+    return (1 + math.isqrt(1 + 8 * length)) // 2
+
+
+def _places(d: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Where each entry of the matrix comes from (0 is a zero), and where each number goes."""
+    if torch.compiler.is_compiling():  # a constant of the graph; a cache would keep tracers
+        return _make_places(d, device)
+    return _cached_places(d, device)
+
+
+def _make_places(d: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    above = torch.triu_indices(d, d, 1, device=device)
+    flat = above[0] * d + above[1]
+    origin = torch.zeros(d * d, dtype=torch.int32, device=device)
+    origin[flat] = torch.arange(1, len(flat) + 1, dtype=torch.int32, device=device)
+    return origin, flat.to(torch.int32)
+
+
+_cached_places = functools.lru_cache(maxsize=32)(_make_places)
+
+
+class Unpack(Function):
+    """(..., d (d - 1) / 2) -> (..., d, d), upper triangular with a zero diagonal."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(numbers: Tensor, d: int) -> Tensor:
+        return unpack_skew(numbers, d)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return pack_skew(grads[0]), None
+
+
+def unpack_skew(numbers: Tensor, d: int) -> Tensor:
+    """The upper triangular matrix, outside of autograd."""
+    lead = numbers.shape[:-1]
+    if d <= _TABLE:
+        origin, _ = _places(d, numbers.device)
+        padded = torch.nn.functional.pad(numbers, (1, 0))
+        return padded.index_select(-1, origin).view(*lead, d, d)
+    upper = numbers.new_zeros(*lead, d, d)
+    first = 0
+    for i in range(d - 1):
+        upper[..., i, i + 1 :] = numbers[..., first : first + d - 1 - i]
+        first += d - 1 - i
+    return upper
+
+
+def pack_skew(square: Tensor) -> Tensor:
+    """The numbers above the diagonal of (..., d, d), row by row.
+
+    >>> pack_skew(torch.arange(9).view(3, 3))
+    tensor([1, 2, 5])
+    """
+    d = square.shape[-1]
+    if d <= _TABLE:
+        _, flat = _places(d, square.device)
+        return square.flatten(-2).index_select(-1, flat)
+    rows = [square[..., i, i + 1 :] for i in range(d - 1)]
+    return torch.cat(rows, dim=-1)
+
+
+def unpacked_skew(numbers: Tensor, d: int) -> Tensor:
+    """:func:`unpack_skew`, with a gradient."""
+    result: Tensor = Unpack.apply(numbers, d)
+    return result

@@ -1,0 +1,126 @@
+"""What was trained, apart from the base: the maps of one task, and every other trained value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..pretrained import whole
+from ..rotation import DEFAULT_TASK, Rotation, required_rotations, rotations
+from ..task_values import brought_values
+from .base_hash import base_hashes
+from .maps import map_options
+
+__all__ = ["Adapter", "AdapterLayer", "capture", "rotated_weights", "unwrapped"]
+
+
+@dataclass
+class AdapterLayer:
+    """The map of one weight.
+
+    Args:
+        options: arguments of `rotate` that make such a map: method, blocks and so on.
+        tensors: state of the map, by name.
+    """
+
+    options: dict[str, Any]
+    tensors: dict[str, Tensor]
+
+
+@dataclass
+class Adapter:
+    """Everything that training has changed, without the base it was trained on.
+
+    Args:
+        layers: maps by the name of the weight they turn, such as "encoder.0.weight".
+        values: other trained parameters, and buffers, by their names in the rotated model.
+        base: hashes of everything else by name, see :mod:`.base_hash`. Default: unknown.
+        task: name of the task.
+    """
+
+    layers: dict[str, AdapterLayer]
+    values: dict[str, Tensor] = field(default_factory=dict)
+    base: dict[str, str] | None = None
+    task: str = DEFAULT_TASK
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers it holds."""
+        tensors = [t for layer in self.layers.values() for t in layer.tensors.values()]
+        return sum(t.numel() for t in [*tensors, *self.values.values()])
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The model inside DistributedDataParallel and torch.compile."""
+    while True:
+        if isinstance(model, nn.parallel.DistributedDataParallel):
+            model = model.module
+        elif isinstance(getattr(model, "_orig_mod", None), nn.Module):
+            model = model._orig_mod  # type: ignore[assignment]
+        else:
+            return model
+
+
+def rotated_weights(model: nn.Module) -> dict[str, tuple[nn.Module, str, Rotation]]:
+    """(module, parameter, rotation) by the full name of the weight."""
+    names = {id(module): name for name, module in model.named_modules()}
+    return {
+        f"{names[id(module)]}.{parameter}".lstrip("."): (module, parameter, rotation)
+        for _, module, parameter, rotation in rotations(model)
+    }
+
+
+@torch.no_grad()
+def capture(model: nn.Module) -> Adapter:
+    """The adapter of the current task.
+
+    Args:
+        model: a rotated model, in DDP, compiled or sharded by FSDP2 if need be.
+
+    Returns:
+        The adapter, its tensors on the CPU.
+
+    Raises:
+        ValueError: if nothing is rotated, a map cannot be made anew from options, or layers are at
+            different tasks.
+    """
+    model = unwrapped(model)
+    required_rotations(model)
+    layers, tasks = {}, set()
+    for path, (_, _, rotation) in rotated_weights(model).items():
+        state = {k: _copy(v) for k, v in rotation.map.state_dict().items()}
+        layers[path] = AdapterLayer(map_options(path, rotation), state)
+        tasks.add(rotation.task)
+    if len(tasks) > 1:
+        raise ValueError(
+            f"the layers are at different tasks ({', '.join(sorted(tasks))}): "
+            f"use_task(model, name) first"
+        )
+    values = {name: _copy(value) for name, value in trained_values(model)}
+    return Adapter(layers, values, base_hashes(model, set(values)), tasks.pop())
+
+
+def trained_values(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Parameters outside of the maps that are trained or came with an adapter, and the buffers."""
+    rotated = rotated_weights(model)
+    brought = {n for _, _, r in rotated.values() for n in brought_values(model, r.task)}
+    inside = {
+        id(value)
+        for _, _, rotation in rotated.values()
+        for value in [*rotation.tasks.parameters(), *rotation.buffers()]
+    }
+    for name, parameter in model.named_parameters():
+        if (parameter.requires_grad or name in brought) and id(parameter) not in inside:
+            yield name, parameter
+    saved = model.state_dict(keep_vars=True)
+    for name, buffer in model.named_buffers():
+        if name in saved and id(buffer) not in inside:
+            yield name, buffer
+
+
+def _copy(value: Tensor) -> Tensor:
+    return whole(value).detach().cpu().clone()

@@ -1,0 +1,189 @@
+"""Files with plain keys: what others read from a rotated model, and what it reads from others.
+
+`save_pretrained` of a Hugging Face model writes `state_dict()`, and `from_pretrained` draws at
+random whatever it does not find there. The keys of a rotated model are not those of the plain one,
+so its `save_pretrained` is replaced by one that writes folded weights. In the other direction, a
+plain weight that is loaded into a rotated layer becomes its neurons.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from types import MethodType
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from .fold import why_not_written
+from .input_side import effective_weight
+from .rotation import INPUT_ROTATION, rotations
+
+__all__ = ["folded_state", "install_plain_files", "whole"]
+
+
+def install_plain_files(model: nn.Module) -> None:
+    """Make the model write and read plain weights; for `rotate`.
+
+    Args:
+        model: a rotated model.
+    """
+    for module in model.modules():
+        save = getattr(type(module), "save_pretrained", None)
+        if save is not None and "state_dict" in inspect.signature(save).parameters:
+            # A bound method of the module: copies and pickles bind it to theirs.
+            module.__dict__["save_pretrained"] = MethodType(_save_folded, module)
+    for _, module, _, _ in rotations(model):
+        if _load_plain not in _hooks(module):
+            cast(Any, module).register_load_state_dict_pre_hook(_load_plain)
+            cast(Any, module).register_state_dict_post_hook(_fold_for_parent)
+
+
+def _hooks(module: nn.Module) -> list[object]:
+    wrapped: Any = module._load_state_dict_pre_hooks.values()
+    return [getattr(hook, "hook", hook) for hook in wrapped]
+
+
+@torch.no_grad()
+def folded_state(model: nn.Module, state: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The state dict that the model will have after `fold`, which leaves it as it is.
+
+    Args:
+        model: a rotated model, or a plain one.
+        state: its state dict, or a part of it. Default: all of it.
+
+    Returns:
+        A state dict with the keys of the plain model.
+
+    Raises:
+        ValueError: if R cannot be multiplied into a weight, because it is quantized or tied to
+            another one.
+
+    >>> from hypersphere.orthogonal import rotate
+    >>> list(folded_state(rotate(nn.Linear(6, 4))))
+    ['weight', 'bias']
+    """
+    found = dict(model.state_dict() if state is None else state)
+    names = {id(module): name for name, module in model.named_modules()}
+    for label, module, parameter, rotation in rotations(model):
+        before = f"{names[id(module)]}." if names[id(module)] else ""
+        inner = f"{before}parametrizations.{parameter}."
+        if rotation.side == "input":
+            inner = f"{before}{INPUT_ROTATION}."
+        if not any(key.startswith(inner) for key in found):
+            continue
+        why = why_not_written(module, parameter, rotation) or _tie(model, module, parameter)
+        if why:
+            raise ValueError(
+                f"the rotation of {label} cannot be multiplied into its weight ({why}); keep what "
+                f"was trained with hypersphere.orthogonal.save_adapter(model, folder), which "
+                f"load_adapter(base, folder) reads"
+            )
+        weight = whole(effective_weight(module, parameter, rotation)).detach().clone()
+        plain = {k: v for k, v in found.items() if not k.startswith(inner)}
+        if before + parameter in plain:
+            found = {**plain, before + parameter: weight}
+            continue
+        at = next((k for k in plain if before and k.startswith(before)), None)
+        found = _insert(plain, at, before + parameter, weight)
+    return found
+
+
+def whole(value: Tensor) -> Tensor:
+    """A tensor with all its rows: one that FSDP2 has sharded is gathered, by all processes."""
+    full = getattr(value, "full_tensor", None)
+    return value if full is None else cast(Tensor, full())
+
+
+def _tie(model: nn.Module, module: nn.Module, parameter: str) -> str:
+    """Which other name the weight of an input rotation has; empty if none."""
+    own = module._parameters.get(parameter)
+    if own is None:
+        return ""
+    names = [n for n, p in model.named_parameters(remove_duplicate=False) if p is own]
+    return f"{' and '.join(names)} are one tied weight" if len(names) > 1 else ""
+
+
+def _insert(state: dict[str, Any], at: str | None, key: str, value: Tensor) -> dict[str, Any]:
+    """The state with one more entry, before the key `at` or else at the beginning."""
+    result: dict[str, Any] = {} if at is not None else {key: value}
+    for name, entry in state.items():
+        if name == at:
+            result[key] = value
+        result[name] = entry
+    return result
+
+
+def _save_folded(
+    self: Any,
+    save_directory: Any,
+    is_main_process: bool = True,
+    state_dict: dict[str, Any] | None = None,
+    **options: Any,
+) -> Any:
+    """`save_pretrained` of a rotated model: the folded weights, which any loader reads."""
+    if options.get("distributed_checkpoint", False) and next(rotations(self), None) is not None:
+        raise ValueError(
+            "distributed_checkpoint=True would write rotations and neurons, which from_pretrained "
+            "cannot read: fold(model) first, leave it out, or keep what was trained with "
+            "hypersphere.orthogonal.save_adapter(model, folder)"
+        )
+    return type(self).save_pretrained(
+        self,
+        save_directory,
+        is_main_process=is_main_process,
+        state_dict=folded_state(self, state_dict),
+        **options,
+    )
+
+
+# Note [Models around a rotated one]
+# If only a part of a model was rotated, the `save_pretrained` of the whole is not ours. It collects
+# the states of all layers, so a rotated layer looks who asks, and answers with plain weights.
+
+
+def _fold_for_parent(module: nn.Module, state_dict: Any, prefix: str, *rest: Any) -> None:
+    """Fold the state of a layer that is collected for `save_pretrained`."""
+    frame: Any = sys._getframe(1)
+    while frame is not None and not _saves_pretrained(frame):  # Note [Models around a rotated one]
+        frame = frame.f_back
+    if frame is None:
+        return
+    keys = [key for key in state_dict if key.startswith(prefix)]
+    part = {key[len(prefix) :]: state_dict.pop(key) for key in keys}
+    state_dict.update({prefix + key: v for key, v in folded_state(module, part).items()})
+
+
+def _saves_pretrained(frame: Any) -> bool:
+    library = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+    return frame.f_code.co_name == "save_pretrained" and library == "transformers"
+
+
+# Note [Neurons of the base]
+# The Trainer of Hugging Face reads back the folded weights it wrote. The callback that has written
+# R beside them brings it afterwards, and then the neurons have to be those of the base.
+
+
+@torch.no_grad()
+def _load_plain(module: nn.Module, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+    """Give the neurons the plain weight of a state dict, so that R turns them into that weight."""
+    for _, owner, parameter, rotation in rotations(module):
+        value = state_dict.get(prefix + parameter)
+        if owner is not module or value is None:
+            continue
+        beside = rotation.side == "input"
+        inner = f"{prefix}{INPUT_ROTATION}." if beside else f"{prefix}parametrizations.{parameter}."
+        place: Any = getattr(module, parameter)
+        if any(key.startswith(inner) for key in state_dict) or value.shape != place.shape:
+            continue  # the state of a rotated model, or of another one
+        if beside and why_not_written(module, parameter, rotation):
+            continue
+        chain: Any = rotation if beside else cast(Any, module.parametrizations)[parameter]
+        neurons = place if beside else chain.original
+        if not getattr(rotation, "keeps_neurons", False):  # Note [Neurons of the base]
+            neurons = rotation.right_inverse(value.to(neurons))
+        del state_dict[prefix + parameter]
+        state_dict[prefix + parameter if beside else inner + "original"] = neurons.detach()
+        for name, own in chain.state_dict().items():
+            state_dict.setdefault(inner + name, own)

@@ -1,0 +1,59 @@
+"""Uniformity and neural collapse of the test features that a run keeps, as tables of its report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .._reading import Unreadable
+from ..evaluation import feature_uniformity, neural_collapse
+from ..training.run.checkpoint import RunError, load_weights
+from ..training.run.load import find_weights
+from .run_data import RunData
+
+__all__ = ["geometry_tables"]
+
+Table = tuple[Sequence[str], Iterable[Sequence[object]]]
+
+
+def geometry_tables(run: RunData) -> tuple[str, list[Table]]:
+    """Uniformity relative to uniform directions, and NC1 to NC4.
+
+    Args:
+        run: what was read of a run folder.
+
+    Returns:
+        A note, and the tables as header and rows; none if the run keeps no features of two classes.
+    """
+    kept = run.features.get("directions", run.features.get("features"))
+    labels = run.features.get("labels")
+    if kept is None or labels is None or kept.ndim != 2 or len(kept) != len(labels):
+        return "", []
+    features = torch.from_numpy(np.asarray(kept, dtype=np.float64))
+    classes = torch.from_numpy(np.asarray(labels).astype(np.int64))
+    known = features.isfinite().all(1) & (classes >= 0)
+    features, classes = features[known], classes[known]
+    if features.shape[1] < 2 or len(classes.unique()) < 2:
+        return "", []
+    spread = feature_uniformity(features, classes)
+    collapse = neural_collapse(features, classes, _classifier(run, features, classes))
+    note = (
+        f"Of the directions of {len(features)} test features. Collapse is usually stated of "
+        "training features, where it is closer to 0."
+    )
+    return note, [(spread.header(), spread.rows()), (collapse.header(), collapse.rows())]
+
+
+def _classifier(run: RunData, features: Tensor, classes: Tensor) -> Tensor | None:
+    """The class weights of the last checkpoint, if they fit the features."""
+    try:
+        weights = load_weights(find_weights(run.path)[0] / "model.safetensors")
+    except (OSError, RunError, Unreadable, ValueError):
+        return None
+    weight = weights.get("head.weight")
+    if weight is None or weight.ndim != 2 or weight.shape[1] != features.shape[1]:
+        return None
+    return weight.double() if len(weight) > int(classes.max()) else None

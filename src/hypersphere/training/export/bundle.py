@@ -1,0 +1,196 @@
+"""`export_run`: everything that a program without torch needs to use a trained run, checked."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..._reading import Unreadable, read_json
+from ...evaluation import Gallery, Threshold
+from ..run.trained import TrainedRun
+from .card import model_card
+from .onnx_model import compare_onnx, write_onnx
+from .predict_script import PREDICT
+
+__all__ = ["Exported", "export_run"]
+
+TOLERANCE = 1e-4
+FAR = 1e-3  # of a pair, where the run has a threshold at this rate; else the nearest it has
+
+
+@dataclass
+class Exported:
+    """What `export_run` made.
+
+    Args:
+        folder: where it is.
+        gap: largest difference between the ONNX file and the run.
+        pair: the threshold of a single comparison that went with it.
+        search: the threshold of a search in the gallery that went with it.
+    """
+
+    folder: Path
+    gap: float
+    pair: Threshold | None
+    search: Threshold | float | None
+
+
+def export_run(
+    run: TrainedRun | str | Path,
+    folder: str | Path,
+    *,
+    scores: bool = False,
+    gallery: Gallery | None = None,
+    far: float | None = None,
+) -> Exported:
+    """Write model.onnx, preprocessing.json, decision.json, MODEL_CARD.md and predict.py.
+
+    Args:
+        run: a run, or its folder.
+        folder: where to write; must be new or empty.
+        scores: also export the scores of the trained classes.
+        gallery: export its people, too, with their threshold; it must come from the same weights.
+        far: false-accept rate of the threshold. Default: that of the gallery; of a pair 0.001, or
+            the rate nearest to it that the run has a threshold for.
+
+    Returns:
+        Where it is, and how exact.
+
+    Raises:
+        ValueError: if the run is not of pictures, the gallery is of another model, or the ONNX file
+            differs from the run by more than 1e-4.
+    """
+    run = run if isinstance(run, TrainedRun) else TrainedRun.open(run)
+    folder = Path(folder)
+    if folder.exists() and any(folder.iterdir()):
+        raise ValueError(f"{folder} is not empty: choose another folder")
+    prepared = preprocessing(run)
+    decision, pair, search = _decision(run, gallery, far)
+    partial = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    try:
+        write_onnx(run.model, run.shape, partial / "model.onnx", scores)
+        gap = compare_onnx(run.model, partial / "model.onnx", _examples(run), scores)
+        if not gap <= TOLERANCE:
+            raise ValueError(f"the ONNX file differs from the run by {gap:.1e}, over {TOLERANCE:g}")
+        _write_json(partial / "preprocessing.json", prepared)
+        _write_json(partial / "decision.json", {**decision, "classes": run.classes})
+        (partial / "predict.py").write_text(PREDICT, encoding="utf-8")
+        if gallery is not None:
+            names = np.array(gallery.names)
+            np.savez(partial / "gallery.npz", features=gallery.features.numpy(), names=names)
+        marks = {p.name: _sha256(p) for p in sorted(partial.iterdir())}
+        title = folder.resolve().name
+        card = model_card(run, title, pair, search, gap, marks)
+        (partial / "MODEL_CARD.md").write_text(card, encoding="utf-8")
+        if folder.exists():
+            folder.rmdir()  # empty, as checked
+        os.replace(partial, folder)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return Exported(folder, gap, pair, search)
+
+
+def preprocessing(run: TrainedRun) -> dict[str, Any]:
+    """How a picture file becomes the network's input, as data.
+
+    Args:
+        run: the run.
+
+    Returns:
+        mode (of Pillow), size (height, width; bilinear), and mean and std of pixels in 0..1 that
+        broadcast against (C, H, W).
+    """
+    if len(run.shape) != 3 or run.shape[0] not in (1, 3):
+        raise ValueError(
+            f"export is for pictures of 1 or 3 channels; this run takes samples {run.shape}"
+        )
+    if run.config.data.augment == "imagenet":
+        raise ValueError(
+            "export is for runs that test on the whole picture; data.augment imagenet resizes and "
+            "crops it first"
+        )
+    channels, height, width = run.shape
+    mean, std = (torch.as_tensor(v).float() for v in (run.normalize.mean, run.normalize.std))
+    return {
+        "mode": "L" if channels == 1 else "RGB",
+        "orientation": "exif",
+        "size": [height, width],
+        "resampling": "bilinear",
+        "scale": 1 / 255,
+        "mean": mean.tolist(),
+        "std": std.tolist(),
+    }
+
+
+def _decision(
+    run: TrainedRun, gallery: Gallery | None, far: float | None
+) -> tuple[dict[str, Any], Threshold | None, Threshold | float | None]:
+    """decision.json, and the thresholds in it."""
+    search: Threshold | float | None = None
+    if gallery is not None:
+        from ...evaluation import model_hash
+
+        if gallery.fingerprint and gallery.fingerprint != model_hash(run.model):
+            raise ValueError("the gallery was made with another model than this run's")
+        flips, pair, search = gallery.flips, gallery.decision.pair, gallery.threshold
+        if far is not None:
+            search = gallery.decision.at(far, len(gallery.people))
+    else:
+        flips, pair = _kept(run.folder, far)
+    record = {
+        "rule": "accepted if the cosine of unit features is at least value",
+        "flips": flips,
+        "pair": pair.to_dict() if pair else None,
+        "search": search.to_dict() if isinstance(search, Threshold) else search,
+    }
+    if isinstance(search, float):
+        record["search"] = {"value": search}
+    return record, pair, search
+
+
+def _kept(folder: Path, far: float | None) -> tuple[str, Threshold | None]:
+    """Flips and threshold of a pair of the run folder."""
+    try:
+        record = read_json(folder / "threshold.json")
+    except FileNotFoundError:
+        if far is None:
+            return "unused", None
+        raise ValueError(
+            f"{folder} has no threshold.json: `hypersphere evaluate threshold {folder}` writes it"
+        ) from None
+    except Unreadable as error:
+        raise ValueError(str(error)) from None
+    found = [Threshold.from_dict(entry) for entry in record.get("thresholds", [])]
+    found = [entry for entry in found if entry.gallery_size == 1]
+    if far is not None and not any(abs(entry.far - far) < 1e-12 for entry in found):
+        rates = ", ".join(f"{entry.far:g}" for entry in found) or "none"
+        raise ValueError(f"{folder} has thresholds of pairs at {rates}; not at {far:g}")
+    wanted = FAR if far is None else far
+    best = min(found, key=lambda entry: abs(np.log(entry.far / wanted)), default=None)
+    return str(record.get("flips", "unused")), best
+
+
+def _examples(run: TrainedRun) -> Tensor:
+    """Prepared pictures to compare on: noise of the right shape; the run's data may be far away."""
+    generator = torch.Generator().manual_seed(0)
+    pixels = torch.randint(256, (5, *run.shape), generator=generator, dtype=torch.uint8)
+    return run.transform(pixels)
+
+
+def _write_json(path: Path, value: Any) -> None:
+    path.write_text(json.dumps(value, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

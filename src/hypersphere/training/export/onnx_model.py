@@ -1,0 +1,120 @@
+"""A classifier as an ONNX file with any number of pictures, compared with the network itself."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from ..._optional import require
+
+__all__ = ["compare_onnx", "write_onnx"]
+
+INPUT, OUTPUTS = "pictures", ("features", "scores")
+
+
+class FeatureNet(nn.Module):
+    """What is exported: features, and scores of the classes on request.
+
+    Args:
+        net: a classifier.
+        scores: also give the scores.
+    """
+
+    def __init__(self, net: nn.Module, scores: bool) -> None:
+        super().__init__()
+        self.net, self.scores = net, scores
+
+    def forward(self, pictures: Tensor) -> Tensor | tuple[Tensor, Tensor]:
+        features = self.net.features(pictures)  # type: ignore[operator]
+        return (features, self.net.head(features)) if self.scores else features  # type: ignore[operator]
+
+
+def plain_weights(net: nn.Module) -> nn.Module:
+    """Multiply rotations and factors out, in place.
+
+    Args:
+        net: the network; it computes the same afterwards.
+
+    Returns:
+        The network.
+    """
+    for module in net.modules():
+        if parametrize.is_parametrized(module):
+            for name in list(module.parametrizations):  # type: ignore[arg-type]
+                parametrize.remove_parametrizations(module, name, leave_parametrized=True)
+    return net
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """The exporter warns of parts of other packages that are not installed."""
+    logger = logging.getLogger("torch.onnx")
+    level, logger.level = logger.level, logging.ERROR
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            yield
+        finally:
+            logger.setLevel(level)
+
+
+def write_onnx(net: nn.Module, shape: Sequence[int], path: Path, scores: bool = False) -> None:
+    """Write a network as ONNX.
+
+    Args:
+        net: a classifier in evaluation mode; rotations in it are multiplied out.
+        shape: (C, H, W) of a prepared picture.
+        path: the file; weights are inside it.
+        scores: also the scores of the classes.
+    """
+    require("onnxscript", extra="export")
+    model = FeatureNet(plain_weights(net), scores).eval()
+    with _quiet(), torch.no_grad():
+        program = torch.onnx.export(
+            model,
+            (torch.zeros(2, *shape),),
+            dynamo=True,
+            verbose=False,
+            input_names=[INPUT],
+            output_names=list(OUTPUTS[: 1 + scores]),
+            dynamic_shapes={INPUT: {0: torch.export.Dim("batch", min=1)}},
+        )
+        if program is None:
+            raise RuntimeError("torch.onnx.export gave no program")
+        program.save(path, external_data=False)
+
+
+@torch.no_grad()
+def compare_onnx(net: nn.Module, path: Path, pictures: Tensor, scores: bool = False) -> float:
+    """Run the file in onnxruntime on single pictures and batches.
+
+    Args:
+        net: the network it was made from.
+        path: the ONNX file.
+        pictures: (n, C, H, W) prepared pictures, n >= 2.
+        scores: whether it gives scores, too.
+
+    Returns:
+        The largest difference, relative to the largest output where that is above 1.
+    """
+    runtime: Any = require("onnxruntime", extra="export")
+    session = runtime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    largest = 0.0
+    for batch in (pictures[:1], pictures):
+        found = session.run(None, {INPUT: batch.numpy()})
+        features = net.features(batch)  # type: ignore[operator]
+        wanted = [features, net.head(features)] if scores else [features]  # type: ignore[operator]
+        for ours, theirs in zip(wanted, found, strict=True):
+            expected = ours.numpy()
+            gap = float(np.abs(theirs - expected).max()) / max(1.0, float(np.abs(expected).max()))
+            largest = max(largest, gap)
+    return largest

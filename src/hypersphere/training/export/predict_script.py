@@ -1,0 +1,46 @@
+"""The script that is exported beside a model; it needs onnxruntime, numpy and Pillow."""
+
+from __future__ import annotations
+
+__all__ = ["PREDICT"]
+
+PREDICT = '''\
+"""python predict.py PICTURE ...: who it is, which class, or how alike it is to the first."""
+import json, sys
+from pathlib import Path
+import numpy as np, onnxruntime
+from PIL import Image, ImageOps
+
+here = Path(__file__).resolve().parent
+files = (here / f"{name}.json" for name in ("preprocessing", "decision"))
+how, rule = (json.loads(file.read_text("utf-8")) for file in files)
+session = onnxruntime.InferenceSession(here / "model.onnx", providers=["CPUExecutionProvider"])
+
+def predict(path):
+    """(unit feature, scores of the classes or None) of a picture file."""
+    picture = ImageOps.exif_transpose(Image.open(path)).convert(how["mode"])
+    picture = picture.resize(how["size"][::-1], Image.Resampling.BILINEAR)
+    x = np.asarray(picture, np.float32).reshape(*how["size"], -1).transpose(2, 0, 1) / 255
+    x = (x - np.float32(how["mean"])) / np.float32(how["std"])
+    found = session.run(None, {"pictures": np.stack([x, x[..., ::-1]])})
+    feature = found[0].ravel() if rule["flips"] == "concatenate" else found[0][0]
+    return feature / np.linalg.norm(feature), found[1][0] if len(found) > 1 else None
+
+def accepted(score, threshold):  # without a threshold nobody is accepted
+    return threshold is not None and score >= threshold["value"]
+
+if __name__ == "__main__":
+    gallery = np.load(here / "gallery.npz") if (here / "gallery.npz").exists() else None
+    first = predict(sys.argv[1])[0]
+    for path in sys.argv[1:]:
+        feature, scores = predict(path)
+        if gallery is not None:
+            best = (cosines := gallery["features"] @ feature).argmax()
+            name = gallery["names"][best] if accepted(cosines[best], rule["search"]) else "unknown"
+            print(f"{path}: {name} ({cosines[best]:.4f})")
+        elif scores is not None:
+            print(f"{path}: {rule['classes'][int(scores.argmax())]}")
+        else:
+            answer = "same" if accepted(first @ feature, rule["pair"]) else "not the same"
+            print(f"{path}: {first @ feature:.4f}, {answer}")
+'''

@@ -1,0 +1,137 @@
+"""A folder of own pictures: where it is, broken files, orientation, single ones, people."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import hypersphere as hs
+from hypersphere.data import DamagedData, MissingData, People, divide_people, read_image
+
+from reference.data_files import save_picture as save
+
+
+def people(folder, counts, size=(6, 5, 3)):
+    for person, count in counts.items():
+        (folder / person).mkdir(parents=True, exist_ok=True)
+        for i in range(count):
+            save(folder / person / f"{i}.png", size, seed=hash_of(person) + i)
+    return folder
+
+
+def hash_of(name):
+    return sum(map(ord, name))
+
+
+def test_root_is_the_folder_and_path_is_looked_for_from_here(tmp_path, monkeypatch):
+    faces = people(tmp_path / "faces", {"ada": 4, "bob": 4})
+    assert len(hs.data.load("folder", faces).train) == 6
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HYPERSPHERE_DATA", str(tmp_path / "elsewhere"))
+    assert hs.data.load("folder", path="faces").classes == ["ada", "bob"]  # C.8
+    assert hs.data.load("folder", tmp_path, path="faces").classes == ["ada", "bob"]
+    with pytest.raises(MissingData, match="elsewhere"):
+        hs.data.load("folder", path="nowhere")
+    with pytest.raises(ValueError, match="--data.root"):
+        hs.data.load("folder")
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_unreadable_pictures_are_listed_skipped_and_counted(tmp_path, lazy):
+    people(tmp_path, {"ada": 20, "bob": 20})
+    for name in ("ada/3.png", "bob/7.png"):
+        (tmp_path / name).write_bytes(b"no picture")
+    with pytest.warns(UserWarning, match=r"(?s)2 of 40 pictures cannot be read.*ada/3\.png"):
+        split = hs.data.load("folder", tmp_path, lazy=lazy)
+    assert len(split.train) + len(split.test) == 38
+    assert [p[-9:] for p in split.notes["unreadable"]] == ["ada/3.png", "bob/7.png"]
+    batch = split.train.take(torch.arange(len(split.train)))
+    assert len(batch) == len(split.train.labels)
+    for share, allowed in ((0.02, 1), (0.0, 0)):
+        with pytest.raises(DamagedData, match=rf"2 of 40 .*; {allowed} may be .*unreadable"):
+            hs.data.load("folder", tmp_path, lazy=lazy, unreadable=share)
+
+
+def test_labels_stay_with_their_pictures_when_some_are_left_out(tmp_path):
+    people(tmp_path, {"ada": 10, "bob": 10})
+    for name in ("ada/0.png", "bob/9.png"):
+        (tmp_path / name).write_bytes(b"")
+    with pytest.warns(UserWarning, match="cannot be read"):
+        split = hs.data.load("folder", tmp_path, unreadable=0.2)
+    known = {}
+    for k, person in enumerate(("ada", "bob")):
+        for i in range(10):
+            if f"{person}/{i}" not in ("ada/0", "bob/9"):
+                known[read_image(tmp_path / person / f"{i}.png").tobytes()] = k
+    for part in (split.train, split.test):
+        for image, label in zip(part.images, part.labels.tolist(), strict=True):
+            assert known.pop(image.numpy().tobytes()) == label
+    assert not known
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_pictures_stand_upright(tmp_path, orientation):
+    """Each value of the EXIF entry, for a picture stored turned or mirrored accordingly."""
+    upright = np.arange(24, dtype=np.uint8).reshape(4, 6) * 10
+    turns = {
+        1: upright,
+        2: upright[:, ::-1],
+        3: upright[::-1, ::-1],
+        4: upright[::-1],
+        5: upright.T,
+        6: np.rot90(upright, 1),
+        7: np.rot90(upright, 2).T,
+        8: np.rot90(upright, -1),
+    }
+    picture = Image.fromarray(np.ascontiguousarray(turns[orientation]))
+    exif = picture.getexif()
+    exif[0x0112] = orientation
+    picture.save(tmp_path / "a.png", exif=exif)
+    np.testing.assert_array_equal(read_image(tmp_path / "a.png")[0], upright)
+
+
+def test_people_with_one_picture(tmp_path):
+    faces = people(tmp_path / "faces", {"ada": 1, "bob": 6, "cy": 1, "dot": 5})
+    split = hs.data.load("folder", faces)  # closed set: one picture is trained on, never tested
+    assert split.train.counts().tolist() == [1, 4, 1, 4] and split.test.counts()[0] == 0
+    alone = people(tmp_path / "alone", {"ada": 1, "bob": 1})
+    with pytest.raises(ValueError, match="has a single picture.*open_set"):
+        hs.data.load("folder", alone)
+
+
+def test_a_split_by_person_is_made_kept_and_taken_again(tmp_path):
+    counts = {f"p{i:02d}": 6 for i in range(20)} | {f"q{i:02d}": 1 for i in range(10)}
+    faces = people(tmp_path / "faces", counts)
+    file = tmp_path / "people.json"
+    split = hs.data.load("folder", faces, protocol="open_set", people=str(file))
+    kept = People.load(file)
+    assert split.notes["people"] == json.loads(file.read_text())
+    assert split.train.classes == kept.train and len(kept.train) == 12
+    assert split.pairs.dataset.classes == kept.calibration
+    assert split.reserved.classes == kept.test
+    every = kept.train + kept.calibration + kept.test
+    assert sorted(every) == sorted(counts) and not any(n[0] == "q" for n in kept.train)
+    several = [sum(counts[n] > 1 for n in part) for part in (kept.calibration, kept.test)]
+    assert several == [4, 4]
+    again = hs.data.load("folder", faces, protocol="open_set", people=str(file), seed=9)
+    assert again.train.classes == split.train.classes
+    other = hs.data.load("folder", faces, protocol="open_set", seed=9)
+    assert other.train.classes != split.train.classes
+    file.write_text(json.dumps({"train": ["p00"], "calibration": ["p00"], "test": []}))
+    with pytest.raises(ValueError, match="'p00' is in train and in calibration"):
+        hs.data.load("folder", faces, protocol="open_set", people=str(file))
+    file.write_text(json.dumps({"train": ["p00", "zoe"], "calibration": ["p01"], "test": []}))
+    with pytest.raises(ValueError, match="no pictures, such as 'zoe'"):
+        hs.data.load("folder", faces, protocol="open_set", people=str(file))
+    with pytest.raises(ValueError, match="leaves 0 to train on"):
+        divide_people({"a": 1, "b": 1, "c": 4})
+
+
+def test_parts_made_by_hand_are_not_divided_again(tmp_path):
+    for part in ("train", "test"):
+        people(tmp_path / part, {"ada": 2, "bob": 2})
+    assert len(hs.data.load("folder", tmp_path).test) == 4
+    with pytest.raises(ValueError, match="divided into parts already"):
+        hs.data.load("folder", tmp_path, protocol="open_set")

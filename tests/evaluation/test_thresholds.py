@@ -1,0 +1,244 @@
+"""Thresholds at a false-accept rate: pairs, search among N, intervals, refusals, galleries."""
+
+import json
+import math
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+from hypersphere.cli import main
+from hypersphere.evaluation import Gallery, NoThreshold, Threshold, fit_threshold
+
+from reference.thresholds import least_threshold, rate_of_search
+
+
+@pytest.mark.parametrize(("columns", "size"), [(1, 1), (5, 5), (5, 2), (5, 1), (3, 8), (1, 4)])
+@pytest.mark.parametrize("far", [0.05, 0.2, 0.35])
+def test_is_the_least_threshold_by_enumeration(columns, size, far):
+    # few distinct scores: many ties
+    table = (torch.randn(40, columns, dtype=torch.float64) * 4).round() / 4
+    if far == 0.05 and size > columns:
+        far = 0.12  # 40 impostors are too few for less
+    found = fit_threshold(table, far, size)
+    expected = least_threshold(table.tolist(), size, far)
+    assert found.value == math.nextafter(expected, math.inf)
+    own_rate = far if size <= columns else 1 - (1 - far) ** (columns / size)
+    share = rate_of_search(table.tolist(), min(size, columns), found.value)
+    assert float(share) <= own_rate + 1e-9
+    assert found.low <= found.value <= found.high or math.isclose(found.low, found.high)
+
+
+def test_scores_in_any_form_and_what_is_kept():
+    scores = torch.randn(500, requires_grad=True)
+    same = {
+        fit_threshold(form, 0.02).value
+        for form in (scores, scores.detach().numpy(), scores.tolist(), scores.detach()[:, None])
+    }
+    assert len(same) == 1
+    found = fit_threshold(scores, 0.02)
+    assert (found.far, found.negatives, found.gallery_size, found.people) == (0.02, 500, 1, None)
+    assert float(found) == found.value
+    assert Threshold.from_dict(json.loads(json.dumps(found.to_dict()))) == found
+    assert "2 %" in str(found) and "500 impostors" in str(found)
+    # at most the allowed number passes, with score >= threshold
+    assert int((scores >= found.value).sum()) == 10
+
+
+def test_a_search_among_n_keeps_its_rate_on_fresh_people():
+    """FPIR at N from single scores, from whole searches, and from searches among more people."""
+    single, more = torch.randn(60_000), torch.randn(4_000, 60)
+    fresh = torch.randn(20_000, 20).amax(1)
+    for found in (
+        fit_threshold(single, 0.02, 20),
+        fit_threshold(more[:, :20], 0.02, 20),
+        fit_threshold(more, 0.02, 20),
+        fit_threshold(more[:, :20].amax(1), 0.02, 20, searched=20),
+        fit_threshold(more[:, :10].amax(1), 0.02, 20, searched=10),
+    ):
+        assert 0.012 < float((fresh >= found.value).double().mean()) < 0.028
+        assert found.gallery_size == 20
+    alone = fit_threshold(single, 0.02)
+    assert float((fresh >= alone.value).double().mean()) > 0.25  # the rate grows with N
+    assert alone.far_at(20) == pytest.approx(1 - 0.98**20)
+
+
+def test_the_interval_covers_the_true_quantile():
+    """95 % intervals of a normal quantile; 120 experiments, so 90 % to 99 % is no surprise."""
+    truth = 2.0537  # 98 % of a standard normal lies below
+    inside = 0
+    for seed in range(120):
+        scores = torch.randn(400, generator=torch.Generator().manual_seed(seed))
+        found = fit_threshold(scores, 0.02, seed=seed)
+        inside += found.low <= truth <= found.high
+    assert 0.86 * 120 <= inside <= 120
+
+
+def test_pictures_of_one_person_do_not_count_as_many_people():
+    people = torch.randn(60)
+    scores = people.repeat_interleave(20) + 0.01 * torch.randn(1200)
+    each = fit_threshold(scores, 0.05)
+    grouped = fit_threshold(scores, 0.05, groups=torch.arange(60).repeat_interleave(20))
+    assert grouped.value == each.value and grouped.people == 60
+    assert grouped.high - grouped.low > 2 * (each.high - each.low)
+    by_resampling = fit_threshold(scores, 0.05, groups=range(1200))  # every row is a person
+    assert by_resampling.low == pytest.approx(each.low, abs=0.1)
+    assert by_resampling.high == pytest.approx(each.high, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((torch.randn(99), 0.01), "rate of 0.01 needs at least 100 impostor scores; got 99"),
+        ((torch.randn(2000), 0.01, 30), r"search among 30 people needs at least 2,98\d impostor"),
+        ((torch.randn(50, 30), 0.01, 30), "needs at least 100 searches by unknown people; got 50"),
+        ((torch.randn(5), 0.0), "between 0 and 1"),
+        ((torch.randn(5), 1.0), "between 0 and 1"),
+        ((torch.tensor([1.0, math.nan]), 0.5), "1 of 2 are NaN"),
+        ((torch.randn(2, 2, 2), 0.5), "expected scores"),
+        ((torch.empty(0), 0.5), "expected scores"),
+        ((torch.arange(5), 0.5), "floating point"),
+        ((torch.randn(5), 0.5, 0), "gallery_size: expected a number of people"),
+    ],
+)
+def test_what_cannot_be_said_is_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        fit_threshold(*arguments)
+    with pytest.raises(ValueError, match="the impostors are 2 people"):
+        fit_threshold(torch.randn(100), 0.1, groups=torch.arange(100) % 2)
+
+
+def enrolled(people=30, dim=64, each=1):
+    gallery = Gallery()
+    rows = torch.randn(people, dim).repeat_interleave(each, 0)
+    rows = rows + 0.3 * torch.randn_like(rows)
+    gallery.enroll_many([f"p{i // each}" for i in range(len(rows))], rows)
+    return gallery, rows
+
+
+def test_a_gallery_without_threshold_says_how_to_get_one():
+    gallery, rows = enrolled()
+    with pytest.warns(NoThreshold, match=r"calibrate\(samples, labels, far=0.01\)"):
+        assert gallery.identify(torch.randn(64))  # candidates, not a decision
+    with pytest.warns(NoThreshold):
+        assert gallery.verify("p0", rows[0])[0] is False
+    assert gallery.threshold is None
+
+
+@pytest.mark.parametrize("each", [1, 3])
+def test_a_calibrated_gallery_names_no_unknown_people(tmp_path, each):
+    gallery, rows = enrolled(each=each)
+    found = gallery.calibrate(torch.randn(1500, 64), np.arange(1500), far=0.01)
+    assert (found.gallery_size, found.negatives, found.people) == (30, 1500, 1500)
+    for again in (gallery, Gallery.load(gallery.save(tmp_path))):
+        assert again.threshold == found
+        named = sum(bool(m) for m in again.identify_many(torch.randn(3000, 64)))
+        assert named / 3000 <= 0.02
+        assert all(m and m[0].score >= found.value for m in again.identify_many(rows))
+        assert again.decision.pair.gallery_size == 1 and again.decision.pair.value < found.value
+        assert again.verify("p1", rows[each])[0]
+        stricter = again.decision.at(0.002, 30)
+        assert stricter.value > found.value
+        assert again.decision.at(0.01, 30).value == found.value
+        with pytest.raises(ValueError, match="needs at least 10,000"):
+            again.decision.at(1e-4, 30)
+
+
+def test_known_people_are_not_their_own_impostors():
+    gallery, rows = enrolled(people=40, each=3)
+    labels = [f"p{i // 3}" for i in range(120)]
+    found = gallery.calibrate(rows + 0.1 * torch.randn_like(rows), labels, far=0.05)
+    assert found.value < 0.7  # their own scores are above 0.9
+    assert found.gallery_size == 40 and found.people == 40
+    lone = Gallery()
+    lone.enroll("ada", torch.randn(8))
+    with pytest.raises(ValueError, match="the only person of the gallery, 'ada', is among"):
+        lone.calibrate(torch.randn(30, 8), ["ada"] * 30, far=0.1)
+
+
+def test_a_gallery_that_outgrows_its_threshold_warns(tmp_path):
+    gallery, _ = enrolled()
+    gallery.calibrate(torch.randn(500, 64), range(500), far=0.01)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        gallery.identify(torch.randn(64))
+    gallery.enroll_many([f"q{i}" for i in range(30)], torch.randn(30, 64))
+    with pytest.warns(UserWarning, match="fitted for 30 people and the gallery has 60.*0.02"):
+        gallery.identify(torch.randn(64))
+
+
+def test_another_writer_does_not_undo_a_calibration(tmp_path):
+    gallery, _ = enrolled()
+    gallery.save(tmp_path)
+    other = Gallery.load(tmp_path)
+    threshold = gallery.calibrate(torch.randn(500, 64), range(500), far=0.01)
+    gallery.save(tmp_path)
+    other.enroll("late", torch.randn(64))
+    other.save(tmp_path)
+    again = Gallery.load(tmp_path)
+    assert again.threshold == threshold and "late" in again
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"searches": 10**12},
+        {"impostors": ["x"]},
+        {"impostors": 3},
+        {"search": {"value": "high"}},
+        {"search": None},
+        {"people": -1},
+        {"pair": 7},
+    ],
+    ids=str,
+)
+def test_a_forged_calibration_is_refused(tmp_path, change):
+    gallery, _ = enrolled()
+    gallery.calibrate(torch.randn(200, 64), range(200), far=0.05)
+    gallery.save(tmp_path)
+    record = json.loads((tmp_path / "gallery.json").read_text())
+    record["calibration"] |= change
+    (tmp_path / "gallery.json").write_text(json.dumps(record))
+    with pytest.raises(ValueError, match=r"gallery\.json: not a gallery"):
+        Gallery.load(tmp_path)
+
+
+def test_the_command_names_no_unknown_people(tmp_path, capsys):
+    """An engineer was told a name for 10 of 10 strangers, with exit code 0."""
+    files = {}
+    for part, count in (("known", 30), ("fit", 1200), ("strangers", 500)):
+        rows = torch.randn(count, 64).numpy()
+        names = np.array([f"{part} {i}" for i in range(count)])
+        files[part] = str(tmp_path / f"{part}.npz")
+        np.savez(files[part], features=rows, names=names)
+    place = str(tmp_path / "gallery")
+
+    def gallery(*words):
+        code = main(["gallery", words[0], place, *map(str, words[1:])])
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    assert gallery("enroll", "--features", files["known"])[0] == 0
+    code, out, err = gallery("identify", "--features", files["strangers"], "--top", 1)
+    assert code == 3 and "nearest: known" in out
+    assert "no threshold" in err and "hypersphere gallery calibrate" in err
+    code, out, err = gallery("verify", "known 3", "--features", files["known"])
+    assert code == 3 and "yes" not in out
+    code, _, err = gallery("identify", "--features", files["strangers"], "--far", 0.01)
+    assert code == 1 and "a threshold needs unknown people" in err
+    code, out, err = gallery("calibrate", "--features", files["fit"], "--far", 0.01)
+    assert (code, err) == (0, "") and "search among 30 people" in out and "1,200" in out
+
+    def named(*words):
+        answers = json.loads(gallery("identify", "--json", *words)[1])
+        assert all(answer["decided"] for answer in answers)
+        return sum(bool(answer["matches"]) for answer in answers)
+
+    assert named("--features", files["known"]) == 30
+    few, more = (named("--features", files["strangers"], *far) for far in ([], ["--far", 0.2]))
+    assert few <= 10 and 50 < more < 150
+    code, _, err = gallery("identify", "--features", files["known"], "--far", 1e-5)
+    assert code == 1 and "needs at least 100,000" in err
+    both = gallery("identify", "--features", files["known"], "--far", 0.1, "--threshold", 0.5)
+    assert both[0] == 1 and "give one" in both[2]

@@ -1,0 +1,120 @@
+"""`hypersphere export`: the folder, checked in onnxruntime and by its own script."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from small_run import run, small_config
+
+from hypersphere.cli import main
+from hypersphere.evaluation import Gallery, Threshold
+from hypersphere.training.config import DataConfig
+from hypersphere.training.export import export_run
+from hypersphere.training.run.trained import TrainedRun
+
+onnxruntime = pytest.importorskip("onnxruntime", reason="needs the extra export")
+pytest.importorskip("onnxscript", reason="needs the extra export")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A rotated network, so that there is something to multiply out; a fitted normalization."""
+    folder = tmp_path_factory.mktemp("runs") / "digits"
+    data = DataConfig(batch_size=32, normalize="mean", options={"protocol": "open_set"})
+    run(small_config(data=data, rotate={"method": "cayley"}), folder)
+    return folder
+
+
+def pictures(folder, count=4):
+    """PNG files, one of them lying on its side."""
+    paths = []
+    for i in range(count):
+        rng = np.random.default_rng(i)
+        image = Image.fromarray(rng.integers(0, 256, (11, 9), dtype=np.uint8))
+        exif = image.getexif()
+        if i == 1:
+            exif[0x0112] = 6
+        image.save(folder / f"{i}.png", exif=exif)
+        paths.append(str(folder / f"{i}.png"))
+    return paths
+
+
+@pytest.mark.slow
+def test_the_exported_folder_gives_the_features_of_the_run(trained, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert main(["export", str(trained), str(out), "--scores"]) == 0
+    assert "equal to the run to" in capsys.readouterr().out
+    names = {"model.onnx", "preprocessing.json", "decision.json", "MODEL_CARD.md", "predict.py"}
+    assert {p.name for p in out.iterdir()} == names
+    opened = TrainedRun.open(trained)
+    paths = pictures(tmp_path)
+    wanted = opened.extract(opened.read(paths), cache=False)
+    scores = opened.extract(opened.read(paths), cache=False, logits=True)
+    session = onnxruntime.InferenceSession(out / "model.onnx")
+    prepared = opened.transform(opened.read(paths)).numpy()
+    for batch in (1, 3, 4):
+        found = session.run(None, {"pictures": prepared[:batch]})
+        np.testing.assert_allclose(found[0], wanted[:batch], atol=1e-4)
+        np.testing.assert_allclose(found[1], scores[:batch], atol=1e-4)
+    # the script: same features, and no torch
+    code = (
+        f"import sys, numpy; sys.path.insert(0, {str(out)!r}); import predict; "
+        f"numpy.save({str(tmp_path / 'f.npy')!r}, [predict.predict(p)[0] for p in {paths!r}]); "
+        "assert 'torch' not in sys.modules and 'hypersphere' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
+    np.testing.assert_allclose(
+        np.load(tmp_path / "f.npy"), torch.nn.functional.normalize(wanted), atol=1e-4
+    )
+    said = subprocess.check_output([sys.executable, out / "predict.py", *paths], text=True)
+    classes = [opened.classes[i] for i in scores.argmax(1).tolist()]
+    assert said.split("\n")[:4] == [f"{p}: {c}" for p, c in zip(paths, classes, strict=True)]
+    decision = json.loads((out / "decision.json").read_text())
+    kept = json.loads((trained / "threshold.json").read_text())["thresholds"]
+    pair = {k: v for k, v in decision["pair"].items() if k != "kind"}
+    assert pair in kept and pair["far"] == 0.001
+    assert decision["classes"] == opened.classes and decision["flips"] == "unused"
+    card = (out / "MODEL_CARD.md").read_text()
+    assert "## Data" in card and "## Evaluation" in card and "## Intended use" in card
+    assert "verification of people never trained" in card and "versions: hypersphere" in card
+    assert "false-accept rate 0.001" in card
+    assert main(["export", str(trained), str(out)]) == 1
+    assert "is not empty" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_gallery_goes_with_it(trained, tmp_path, capsys):
+    opened = TrainedRun.open(trained)
+    paths = pictures(tmp_path, 6)
+    images = opened.read(paths)
+    gallery = Gallery(opened.model, transform=opened.transform, flips="concatenate")
+    gallery.enroll_many(["ada", "bob", "cy"], images[:3])
+    gallery.threshold = Threshold(0.999, 0.01, 0.99, 0.9999, 500, 3)
+    made = export_run(opened, tmp_path / "out", gallery=gallery)
+    assert made.search.value == 0.999 and made.gap < 1e-5
+    script = [sys.executable, tmp_path / "out" / "predict.py"]
+    said = subprocess.check_output([*script, *paths], text=True).splitlines()
+    for line, path, matches in zip(said, paths, gallery.identify_many(images), strict=True):
+        name = matches[0].name if matches else "unknown"
+        assert line.startswith(f"{path}: {name} (")
+    other = Gallery(fingerprint="another")
+    other.enroll("ada", torch.randn(16))
+    with pytest.raises(ValueError, match="another model"):
+        export_run(opened, tmp_path / "no", gallery=other)
+    assert not (tmp_path / "no").exists()
+
+
+def test_mistakes_are_one_line(trained, tmp_path, capsys):
+    for words, message in [
+        ([str(tmp_path / "none")], "is not a run folder"),
+        ([str(trained), str(tmp_path / "x"), "--far", "0.123"], "not at 0.123"),
+        ([str(trained), str(tmp_path / "x"), "--gallery", str(tmp_path)], "no gallery at"),
+    ]:
+        assert main(["export", *words]) == 1
+        err = capsys.readouterr().err
+        assert message in err and err.count("\n") == 1
+    assert not (tmp_path / "x").exists()

@@ -1,0 +1,98 @@
+"""How batches reach the network, and the network torch.compile."""
+
+import json
+
+import pytest
+import torch
+from small_run import run, small_config
+from torch.profiler import ProfilerActivity, profile
+
+import hypersphere as hs
+from hypersphere.data import ArrayDataset, BatchLoader
+from hypersphere.data.feeding import Decoders
+from hypersphere.training.config import DataConfig, OptimizerConfig, TrainConfig
+
+
+def losses(folder) -> list[float]:
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [line["loss"] for line in lines if line["split"] == "train"]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_a_compiled_run_has_the_same_losses(tmp_path):
+    common = {"steps": 6, "log_every": 1, "test_every": 6, "quiet": True}
+    model = {"name": "cnn3", "widths": [4, 4, 4], "features": 8, "operator": "sphere"}
+    for name, compiled in (("plain", False), ("compiled", True)):
+        config = small_config(train=TrainConfig(**common, compile=compiled), model=model)
+        run(config, tmp_path / name)
+    assert losses(tmp_path / "compiled") == pytest.approx(losses(tmp_path / "plain"), rel=1e-3)
+    # The names in the checkpoint are those of the plain network.
+    trained = hs.training.load_net(tmp_path / "compiled")
+    assert not any("_orig_mod" in key for key in trained.state_dict())
+
+
+PARTS = {
+    "a_softmax": {},
+    "arcface": {"head": {"name": "arcface"}},
+    "cayley": {"rotate": {"method": "cayley"}},
+    "comhe": {"regularizers": {"comhe": {"projection": "random", "dim": 4}}},
+}
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_steps_between_log_lines_wait_for_nothing(tmp_path, monkeypatch, name):
+    """A whole run under the profiler: values reach the host with log lines and tests alone."""
+    from hypersphere.training import loop
+
+    seen: list[int] = []
+    plain = loop.update
+
+    def watched(*arguments):
+        with profile(activities=[ProfilerActivity.CPU]) as events:
+            plain(*arguments)
+        waits = [e.name for e in events.events() if e.name == "aten::_local_scalar_dense"]
+        seen.append(len(waits))
+
+    monkeypatch.setattr(loop, "update", watched)
+    parts = {"regularizers": {"mhe": {"half_space": True}}, **PARTS[name]}
+    config = small_config(
+        train=TrainConfig(steps=4, log_every=4, test_every=4, quiet=True),
+        # Adam keeps its number of steps on the host, whatever the device, and reads it there.
+        optimizer=OptimizerConfig(name="sgd", lr=0.01, momentum=0.9),
+        **parts,
+    )
+    run(config, tmp_path / "run")
+    assert seen == [0, 0, 0, 0]
+
+
+@pytest.mark.slow
+def test_processes_decode_the_same_batches():
+    images = torch.randint(0, 255, (23, 1, 4, 4), dtype=torch.uint8)
+    data = ArrayDataset(images, torch.arange(23) % 3, ["a", "b", "c"])
+    plain, spread = BatchLoader(data, 4, seed=2), BatchLoader(data, 4, seed=2, workers=2)
+    try:
+        for _ in range(2):
+            for (x, y), (a, b) in zip(plain, spread, strict=True):
+                assert torch.equal(x, a) and torch.equal(y, b)
+        served = iter(spread)
+        next(served)
+        state = spread.state_dict()  # batches that are decoded ahead do not count
+        assert state["batch"] == 1
+    finally:
+        spread.close()
+
+
+def test_a_data_set_that_cannot_be_sent_is_refused():
+    class Own:
+        def __init__(self):
+            self.read = lambda index: index
+
+    with pytest.raises(ValueError, match=r"data.workers=2 .* Own cannot be pickled .*workers 0"):
+        Decoders(Own(), 2)
+
+
+def test_settings():
+    assert DataConfig().workers == 0 and TrainConfig().compile is False
+    with pytest.raises(ValueError, match="data.workers"):
+        DataConfig(workers=-1)
