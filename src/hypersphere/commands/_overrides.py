@@ -10,7 +10,7 @@ from hypersphere.commands._files import FORMER_NAMES, merge
 from hypersphere.commands._yaml import ConfigError
 from hypersphere.training.parts import CHANGES
 
-__all__ = ["NAMED", "choose_parts", "number_from", "read_overrides"]
+__all__ = ["NAMED", "choose_parts", "read_overrides"]
 
 # Sections of parts by name.
 NAMED = ("regularizers", "hooks")
@@ -99,28 +99,3 @@ def _without_nulls(settings: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(kept.get(section), Mapping):
             kept[section] = {k: v or {} for k, v in kept[section].items() if v is not None}
     return kept
-
-
-def number_from(text: str, flag: str, least: float, whole: bool = False) -> float:
-    """The number that follows a flag.
-
-    Args:
-        text: what was typed.
-        flag: the flag, for the message.
-        least: the smallest number that makes sense.
-        whole: whether it has to be whole.
-
-    Returns:
-        The number.
-
-    Raises:
-        ConfigError: if it is none, or too small.
-    """
-    try:
-        value = int(text) if whole else float(text)
-    except ValueError:
-        value = None
-    if value is None or not value >= least:
-        kind = "whole numbers" if whole else "numbers"
-        raise ConfigError(f"{flag} takes {kind} from {least:g} on; got {text!r}")
-    return value

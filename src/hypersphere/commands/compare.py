@@ -9,7 +9,6 @@ import shlex
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,8 @@ import yaml
 
 from hypersphere._terminal import complain
 from hypersphere.commands import _config
+from hypersphere.commands._compare_arguments import Arguments, read_arguments
 from hypersphere.commands._comparison import Method, better, metric_value, result_record, table
-from hypersphere.commands._overrides import number_from
 from hypersphere.commands.plugins import given_plugins, take_plugins
 from hypersphere.registry import unknown_name
 from hypersphere.training.campaign import Ended, PlannedRun, run_all
@@ -66,34 +65,12 @@ _PLACES = {
 TUNING_SEED = 10_000  # not one of the seeds that count
 
 
-@dataclass
-class Arguments:
-    """The command line of `compare`."""
-
-    specs: list[str]
-    seeds: list[int] = field(default_factory=lambda: [0, 1, 2])
-    folder: Path = Path("runs/compare")
-    metric: str | None = None
-    jobs: int = 1
-    baseline: str | None = None
-    tune: list[str] = field(default_factory=list)
-    holdout: float = 0.2
-    rest: list[str] = field(default_factory=list)
-    plugins: list[str] = field(default_factory=list)
-    # Of claims, which name their methods, change some settings of each, and say how to tune.
-    names: list[str] = field(default_factory=list)
-    options: list[list[str]] = field(default_factory=list)
-    tuning_metric: str | None = None
-    one_thread: bool = False
-    divergence_counts: bool = False
-
-
 def main(argv: Sequence[str]) -> int:
     if not argv or any(a in ("-h", "--help") for a in argv):
         print(USAGE)
         return 0
     try:
-        arguments = _arguments(take_plugins(argv))
+        arguments = read_arguments(take_plugins(argv))
         arguments.plugins = [_whole_path(name) for name in given_plugins(argv)]
         comparison = Comparison(arguments, shlex.join(["hypersphere", "compare", *argv]))
         comparison.run()
@@ -359,35 +336,3 @@ def _labels(specs: Sequence[str]) -> list[str]:
     if len(set(short)) == len(short):
         return short
     return [f"{path.parent.name}-{name}" for (path, _), name in zip(paths, short, strict=True)]
-
-
-def _arguments(argv: list[str]) -> Arguments:
-    specs: list[str] = []
-    while argv and not argv[0].startswith("--"):
-        specs.append(argv.pop(0))
-    if not specs:
-        raise _config.ConfigError("name at least one config")
-    found = Arguments(specs)
-    while argv:
-        flag = argv.pop(0)
-        if flag == "--seeds":
-            found.seeds = []
-            while argv and not argv[0].startswith("--"):
-                found.seeds.append(int(number_from(argv.pop(0), "--seeds", 0, whole=True)))
-        elif flag == "--folder" and argv:
-            found.folder = Path(argv.pop(0))
-        elif flag == "--metric" and argv:
-            found.metric = argv.pop(0)
-        elif flag == "--jobs" and argv:
-            found.jobs = int(number_from(argv.pop(0), "--jobs", 1, whole=True))
-        elif flag == "--baseline" and argv:
-            found.baseline = argv.pop(0)
-        elif flag == "--holdout" and argv:
-            found.holdout = number_from(argv.pop(0), "--holdout", 0.01)
-        elif flag == "--tune" and argv:
-            found.tune.append(argv.pop(0))
-        else:
-            found.rest.append(flag)
-    if not found.seeds:
-        raise _config.ConfigError("--seeds takes at least one whole number")
-    return found

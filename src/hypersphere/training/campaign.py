@@ -173,6 +173,7 @@ class _Worker:
             start_new_session=True,
         )
         self.code: int | None = None  # of the run that has ended
+        self.alone = False
         self.answers: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self.listener = threading.Thread(target=self._listen, daemon=True)
         self.listener.start()

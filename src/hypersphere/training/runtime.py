@@ -15,8 +15,17 @@ from hypersphere.training.schedules import LearningRate
 __all__ = ["EVENTS", "Objective", "Player", "Run", "Settings", "Task"]
 
 # What a hook may have a method for; see `loop.py`.
-EVENTS = ("start", "change_batch", "terms", "before_update", "after_update", "log", "finish")
-EVENTS += ("summarize", "logged")
+EVENTS = (
+    "start",
+    "change_batch",
+    "terms",
+    "before_update",
+    "after_update",
+    "log",
+    "finish",
+    "summarize",
+    "logged",
+)
 
 
 @dataclass
@@ -184,8 +193,12 @@ class Run:
 
 
 # What some of the methods return; the others return nothing.
-_RETURNS: dict[str, type] = {"change_batch": tuple, "terms": Mapping, "log": Mapping}
-_RETURNS["summarize"] = Mapping
+_RETURNS: dict[str, type] = {
+    "change_batch": tuple,
+    "terms": Mapping,
+    "log": Mapping,
+    "summarize": Mapping,
+}
 
 
 def _checked(hook: Any, event: str) -> Callable[..., Any]:

@@ -1,0 +1,76 @@
+"""The command line of `hypersphere compare`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hypersphere.commands._yaml import ConfigError
+
+__all__ = ["Arguments", "read_arguments"]
+
+
+@dataclass
+class Arguments:
+    """The command line of `compare`."""
+
+    specs: list[str]
+    seeds: list[int] = field(default_factory=lambda: [0, 1, 2])
+    folder: Path = Path("runs/compare")
+    metric: str | None = None
+    jobs: int = 1
+    baseline: str | None = None
+    tune: list[str] = field(default_factory=list)
+    holdout: float = 0.2
+    rest: list[str] = field(default_factory=list)
+    plugins: list[str] = field(default_factory=list)
+    # Of claims, which name their methods, change some settings of each, and say how to tune.
+    names: list[str] = field(default_factory=list)
+    options: list[list[str]] = field(default_factory=list)
+    tuning_metric: str | None = None
+    one_thread: bool = False
+    divergence_counts: bool = False
+
+
+def read_arguments(argv: list[str]) -> Arguments:
+    """What the words of a command line ask for."""
+    specs: list[str] = []
+    while argv and not argv[0].startswith("--"):
+        specs.append(argv.pop(0))
+    if not specs:
+        raise ConfigError("name at least one config")
+    found = Arguments(specs)
+    while argv:
+        flag = argv.pop(0)
+        if flag == "--seeds":
+            found.seeds = []
+            while argv and not argv[0].startswith("--"):
+                found.seeds.append(int(_number(argv.pop(0), "--seeds", 0, whole=True)))
+        elif flag == "--folder" and argv:
+            found.folder = Path(argv.pop(0))
+        elif flag == "--metric" and argv:
+            found.metric = argv.pop(0)
+        elif flag == "--jobs" and argv:
+            found.jobs = int(_number(argv.pop(0), "--jobs", 1, whole=True))
+        elif flag == "--baseline" and argv:
+            found.baseline = argv.pop(0)
+        elif flag == "--holdout" and argv:
+            found.holdout = _number(argv.pop(0), "--holdout", 0.01)
+        elif flag == "--tune" and argv:
+            found.tune.append(argv.pop(0))
+        else:
+            found.rest.append(flag)
+    if not found.seeds:
+        raise ConfigError("--seeds takes at least one whole number")
+    return found
+
+
+def _number(text: str, flag: str, least: float, whole: bool = False) -> float:
+    try:
+        value = int(text) if whole else float(text)
+    except ValueError:
+        value = None
+    if value is None or not value >= least:
+        kind = "whole numbers" if whole else "numbers"
+        raise ConfigError(f"{flag} takes {kind} from {least:g} on; got {text!r}")
+    return value
