@@ -109,7 +109,6 @@ REGULARIZERS = {
     "orthonormal": lambda: hs.regularizers.Orthonormal(0.1),
     "orthogonal": lambda: hs.regularizers.Orthogonal(0.1),
     "srip": lambda: hs.regularizers.SRIP(0.1),
-    "determinant": lambda: hs.regularizers.GramDeterminant(),
 }
 
 

@@ -115,9 +115,5 @@ class _LogDeterminant(Function):
     def backward(ctx: Any, grad: Tensor, _: Any) -> Tensor:
         matrix, factor = ctx.saved_tensors
         again = torch.is_grad_enabled()  # the gradient will be differentiated
-        if again:
-            inverse: Tensor = torch.linalg.inv(matrix)
-        else:  # torch.cholesky_inverse would wait to see whether it succeeded
-            eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
-            inverse = torch.cholesky_solve(eye.expand_as(matrix), factor)
+        inverse: Tensor = torch.linalg.inv(matrix) if again else torch.cholesky_inverse(factor)
         return grad[:, None, None] * inverse
