@@ -149,8 +149,11 @@ def _lu_solve(
     factors: Tensor, pivots: Tensor, exchanged: bool, B: Tensor, adjoint: bool = False
 ) -> Tensor:
     if exchanged:
-        solution: Tensor = torch.linalg.lu_solve(factors, pivots, B, adjoint=adjoint)
-        return solution
+        # torch.linalg.lu_solve would read the pivots on the host to check them.
+        order = torch.lu_unpack(factors, pivots, unpack_data=False)[0]  # P of A = P L U
+        if adjoint:
+            return order @ _lu_solve(factors, pivots, False, B, adjoint)
+        B = order.mT @ B
     solve: Callable[..., Tensor] = torch.linalg.solve_triangular  # faster without exchanges
     if adjoint:
         half = solve(factors.mT, B, upper=False)
