@@ -8,7 +8,15 @@
 
 from .filter_matrix import FilterMatrix
 from .find import find_layers
-from .sites import Findings, LeftOut, Site, table
+from .sites import Findings, LeftOut, Site, aligned_columns
 from .wrappers import weight_state
 
-__all__ = ["FilterMatrix", "Findings", "LeftOut", "Site", "find_layers", "table", "weight_state"]
+__all__ = [
+    "FilterMatrix",
+    "Findings",
+    "LeftOut",
+    "Site",
+    "aligned_columns",
+    "find_layers",
+    "weight_state",
+]

@@ -114,10 +114,10 @@ class Findings:
             size = f"{site.layout.sets * site.layout.neurons} x {site.layout.dim}"
             rows.append((site.label, f"{site.kind} {size}", site.role, site.note))
         rows += [(x.name or "(the model)", x.what, "left out", x.reason) for x in self.left_out]
-        return table(rows)
+        return aligned_columns(rows)
 
 
-def table(rows: Sequence[Sequence[str]]) -> str:
+def aligned_columns(rows: Sequence[Sequence[str]]) -> str:
     """Columns of text, each as wide as its widest entry.
 
     Args:

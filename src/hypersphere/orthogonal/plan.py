@@ -9,7 +9,7 @@ from functools import partial
 
 from torch import nn
 
-from ..finding import FilterMatrix, LeftOut, Site, table
+from ..finding import FilterMatrix, LeftOut, Site, aligned_columns
 from ..registry import nearest, unknown_name
 from .choice import SIDES, choose_side, chosen_sites
 from .costs import memory_estimate, trained_numbers
@@ -67,7 +67,7 @@ class RotationPlan:
             rows.append((x.site.label, what, x.side, text, f"{x.trained:,}", x.site.note))
         for out in self.left_out:
             rows.append((out.name or "(the model)", out.what, "-", "left out", "", out.reason))
-        return table(rows)
+        return aligned_columns(rows)
 
 
 def make_plan(
