@@ -37,6 +37,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def align(source: Path, out: Path, limit: float) -> int:
+    import torch
     from PIL import Image
 
     from ..data.image_files import list_pictures
@@ -56,7 +57,8 @@ def align(source: Path, out: Path, limit: float) -> int:
         except ValueError as error:
             if len(paths) <= 64:
                 raise
-            failed, kept, faces = dict.fromkeys(part, str(error)), [], []
+            failed, kept = dict.fromkeys(part, str(error)), []
+            faces = torch.empty(0, 3, *SIZE, dtype=torch.uint8)
         failures |= failed
         for place, face in zip(kept, faces, strict=True):
             target = (out / Path(part[place]).relative_to(source)).with_suffix(".png")

@@ -123,7 +123,8 @@ def _by_group(
     scores = PairScorer(a, b, index, rule.flips).scores()
     rates = [point.far for point in result.tar_at_far if not point.refused]
     impostors = scores[same == 0]
-    return [error_by_group(scores, same, group, fit_threshold(impostors, min(rates, default=0.5)))]
+    labels: Any = group
+    return [error_by_group(scores, same, labels, fit_threshold(impostors, min(rates, default=0.5)))]
 
 
 def threshold(options: argparse.Namespace) -> list[Result]:

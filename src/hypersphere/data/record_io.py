@@ -107,7 +107,7 @@ def read_record_at(path: str, offset: int) -> bytes:
     """
     handle = os.open(path, os.O_RDONLY)
     try:
-        found = []
+        found: list[bytes] = []
         while True:
             head = os.pread(handle, 8, offset)
             magic, word = struct.unpack("<II", head) if len(head) == 8 else (0, 0)

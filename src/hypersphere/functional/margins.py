@@ -181,7 +181,7 @@ class Margin:
         return phi - turns * math.pi, turns
 
 
-def _like(value: float | Tensor, other: Tensor) -> Any:
+def _like(value: float | Tensor, other: Tensor) -> float | Tensor:
     return value.to(other) if isinstance(value, Tensor) else value
 
 

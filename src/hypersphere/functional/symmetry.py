@@ -254,7 +254,8 @@ def _simple_roots(name: str) -> Tensor:
     gram = torch.eye(rank, dtype=torch.float64)
     for (i, j), m in edges.items():
         gram[i, j] = gram[j, i] = -math.cos(math.pi / m)
-    return torch.linalg.cholesky(gram)
+    factor: Tensor = torch.linalg.cholesky(gram)
+    return factor
 
 
 def _reflections(roots: Tensor) -> Tensor:

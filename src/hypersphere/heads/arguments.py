@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import numbers
 from typing import Any, TypeVar, get_args
 
@@ -43,7 +44,7 @@ def slow_start(in_features: int) -> float:
 
     A row turns by about 1 / |w|^2 of what it would turn at length 1.
     """
-    return 3.0 / float(sizes(in_features, 1)[0]) ** 0.5
+    return 3.0 / math.sqrt(sizes(in_features, 1)[0])
 
 
 def weighted_penalty(

@@ -14,7 +14,7 @@ from ..functional.cross_entropy import Reduction
 from ..functional.labels import check_labels, check_shapes
 from ..ranges import Range
 from ..registry import register
-from .margin import sizes
+from .arguments import sizes
 
 __all__ = ["CiderHead"]
 

@@ -291,7 +291,7 @@ class MarginHead(nn.Module):
             A `Margin`, another callable psi of cos(theta), or None.
         """
         if not hasattr(self.margin, "bind"):
-            return self.margin  # type: ignore[return-value]
+            return self.margin
         soft = labels.is_floating_point()
         classes = None if soft else self._classes(features, labels, ignore_index)
         return bound(self.margin, features, classes)

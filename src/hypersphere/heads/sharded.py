@@ -92,9 +92,9 @@ def shard(
             head.log_scale = nn.Parameter(torch.tensor(math.log(head._scale), device=place))
         if head.log_k is not None:
             head.log_k = nn.Parameter(torch.tensor(math.log(head._k or 0.5), device=place))
-        for part in head.modules():  # what heads and margins remember
-            if hasattr(part, "reset_state"):
-                part.reset_state(place)
+        for member in head.modules():  # what heads and margins remember
+            if hasattr(member, "reset_state"):
+                member.reset_state(place)  # type: ignore[operator]
         head.reset_parameters()
     module: Any = head  # torch leaves both methods untyped
     head.shard.hooks = [

@@ -30,7 +30,7 @@ def _cosines(head: MarginHead, features: Tensor, labels: Tensor) -> Tensor:
     check_labels(labels, head.num_classes)
     rows = normalize(head.weight.detach().float().view(head.num_classes, -1, head.in_features))
     parts = []
-    for x, y in zip(features.split(_BATCH), labels.long().split(_BATCH), strict=True):
+    for x, y in zip(torch.split(features, _BATCH), torch.split(labels.long(), _BATCH), strict=True):
         unit = normalize(x.detach().float().to(rows.device))
         parts.append(torch.einsum("bd,bkd->bk", unit, rows[y.to(rows.device)]))
     return torch.cat(parts)

@@ -16,7 +16,7 @@ __all__ = ["HubClassifier"]
 _hub = require("huggingface_hub", extra="transformers")
 
 
-class HubClassifier(
+class HubClassifier(  # type: ignore[call-arg]
     Classifier,
     _hub.PyTorchModelHubMixin,  # type: ignore[misc, name-defined]
     library_name="hypersphere",

@@ -49,7 +49,8 @@ def curve_plots(runs: Sequence[RunData]) -> dict[str, Plot]:
                 )  # fmt: skip
         if traces:
             plots[metric] = {"data": traces, "layout": plot_layout("iteration", metric)}
-            shown = [v for trace in traces for v in trace["y"] if v is not None]
+            ys: list[Any] = [v for trace in traces for v in trace["y"]]  # type: ignore[attr-defined]
+            shown = [float(v) for v in ys if v is not None]
             if shown and max(shown) - min(shown) < 1e-9:  # plotly would show -1 to 1
                 room = max(0.1 * abs(shown[0]), 0.01)
                 low = shown[0] - room if shown[0] - room > 0 or shown[0] < 0 else 0

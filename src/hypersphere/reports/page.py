@@ -163,7 +163,8 @@ def _missing(runs: Sequence[RunData]) -> Iterable[str]:
 
 
 def _curves(runs: Sequence[RunData], plots: dict[str, Any]) -> Iterable[str]:
-    large, small = [], []
+    large: list[str] = []
+    small: list[str] = []
     for metric, plot in curve_plots(runs).items():
         plots[f"curve-{metric}"] = plot
         box = plot_box(f"curve-{metric}", f"{metric} over the iterations")

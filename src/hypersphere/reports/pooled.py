@@ -18,8 +18,10 @@ from .style import color
 __all__ = ["Group", "group_runs", "pooled_sections"]
 
 # What may differ between runs of one method.
-_APART = ("seed", "run.", "train.threads", "train.quiet", "data.root", "dissertation.", "thesis.")
-_APART += ("fabric.", "parts.")
+_APART: tuple[str, ...] = (
+    *("seed", "run.", "train.threads", "train.quiet", "data.root", "fabric.", "parts."),
+    *("dissertation.", "thesis."),
+)
 LONGEST_LABEL = 28
 
 

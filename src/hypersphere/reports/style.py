@@ -16,8 +16,10 @@ if TYPE_CHECKING:
 __all__ = ["COLORS", "MARKERS", "canvas", "color", "legend_below", "save", "styled"]
 
 # Okabe and Ito's palette without yellow, which vanishes on white, and four colors between them.
-COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#7F7F7F")
-COLORS += ("#5D3A9B", "#8B4513", "#A3B600", "#00A6A6")
+COLORS: tuple[str, ...] = (
+    *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#7F7F7F"),
+    *("#5D3A9B", "#8B4513", "#A3B600", "#00A6A6"),
+)
 # Beyond twelve classes color alone does not carry: the marker changes with every round.
 MARKERS = ("o", "^", "s", "D", "v", "P")
 COLUMN_WIDTH = 3.4  # inches: readable in a two-column page

@@ -26,7 +26,7 @@ class GraphLoss(nn.Module):
     ) -> None:
         super().__init__()
         self.net, self.inputs, self.train_nodes = net, inputs, train
-        self.options = smoothing_option(smoothing)
+        self.options: dict[str, Any] = dict(smoothing_option(smoothing))
 
     def forward(self, labels: Tensor) -> tuple[Tensor, Tensor]:
         net: Any = self.net

@@ -21,9 +21,9 @@ def sum_windows(squares: Tensor, size: tuple[int, ...], geometry: Geometry) -> T
     if not _pools(size, geometry):
         return box_filter(squares, size, geometry)
     if len(size) == 3:
-        return torch.ops.aten.avg_pool3d(
-            squares, size, geometry.stride, geometry.padding, False, True, 1
-        )
+        steps = (geometry.stride, geometry.padding)
+        cubes: Tensor = torch.ops.aten.avg_pool3d(squares, size, *steps, False, True, 1)
+        return cubes
     flat, window = _as_images(squares, size, geometry)
     sums: Tensor = torch.ops.aten.avg_pool2d(flat, *window, False, True, 1)
     return sums if squares.ndim == 4 else sums.squeeze(2)
@@ -39,9 +39,9 @@ def spread_windows(
         return box_filter_transposed(grad, shape, size, geometry)
     like = grad.new_empty(shape)  # the operator below asks for its shape alone
     if len(size) == 3:
-        return torch.ops.aten.avg_pool3d_backward(
-            grad, like, size, geometry.stride, geometry.padding, False, True, 1
-        )
+        steps = (geometry.stride, geometry.padding)
+        cells: Tensor = torch.ops.aten.avg_pool3d_backward(grad, like, size, *steps, False, True, 1)
+        return cells
     flat, window = _as_images(grad, size, geometry)
     like = like if grad.ndim == 4 else like.unsqueeze(2)
     pixels: Tensor = torch.ops.aten.avg_pool2d_backward(flat, like, *window, False, True, 1)

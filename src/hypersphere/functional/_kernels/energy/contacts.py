@@ -85,7 +85,8 @@ def tangent_bases(x: Tensor) -> Tensor:
     d = x.shape[-1]
     eye = torch.eye(d, dtype=x.dtype).expand(*x.shape, d)
     # The trailing d - 1 columns of an orthogonal basis whose first vector is x_i
-    return torch.linalg.qr(torch.cat([x[..., None], eye], -1)).Q[..., 1:]
+    basis: Tensor = torch.linalg.qr(torch.cat([x[..., None], eye], -1)).Q
+    return basis[..., 1:]
 
 
 def _near_pairs(

@@ -10,7 +10,7 @@ cosine (see newton.py). Each product costs two matrix products with (n, n), by b
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -76,7 +76,7 @@ def _linearize(
     step = max(1, BLOCK_ENTRIES // n)
     kept: list[tuple[Tensor, Tensor]] = []
 
-    def blocks():  # type: ignore[no-untyped-def]
+    def blocks() -> Iterator[tuple[int, Tensor, Tensor]]:
         if kept:
             yield from ((b * step, *pair) for b, pair in enumerate(kept))
             return

@@ -63,7 +63,8 @@ def _bound(A: Tensor) -> Tensor:
             power = power / norm
             power, exponent = power @ power, 2 * exponent
         norm = torch.linalg.matrix_norm(power, keepdim=True).clamp_min(1e-30)
-        return 1.001 * largest * norm ** (0.5 / exponent)
+        bound: Tensor = 1.001 * largest * norm ** (0.5 / exponent)
+        return bound
 
 
 def _eye(like: Tensor) -> Tensor:
