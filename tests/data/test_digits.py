@@ -46,7 +46,7 @@ def test_unknown_names_and_options_are_answered_with_the_known():
         hs.data.load("digits", sed=1)
     with pytest.raises(ValueError, match=r"unseen: .* classes in 0\.\.9; got \(7, 11\)"):
         hs.data.load("digits", protocol="open_set", unseen=(7, 11))
-    with pytest.raises(ValueError, match="needs path="):
+    with pytest.raises(ValueError, match="needs root="):
         hs.data.load("folder")
     assert {"digits", "mnist", "cifar100", "lfw", "cora"} <= set(hs.data.list_datasets())
 

@@ -109,7 +109,8 @@ class Shards:
         Returns:
             The loader.
         """
-        settings.pop("prefetch", None)  # the workers prepare ahead
+        for name in ("prefetch", "workers", "device"):  # its own workers prepare ahead
+            settings.pop(name, None)
         return ShardLoader(self, batch_size, **settings)
 
 
