@@ -14,5 +14,9 @@ TARGET = Path(__file__).resolve().parent / "claims"
 
 if __name__ == "__main__":
     matplotlib.rcParams["svg.fonttype"] = "none"  # text as text: small files
-    for record in read_claims(claims_folder()):
-        save(claim_dots(record), TARGET / f"{record['name']}.svg")
+    records = {record["name"]: record for record in read_claims(claims_folder())}
+    for name, record in records.items():
+        save(claim_dots(record), TARGET / f"{name}.svg")
+    for path in TARGET.glob("*.svg"):  # of claims that have no result any more
+        if path.stem not in records:
+            path.unlink()
