@@ -103,7 +103,7 @@ def test_a_missing_extra_is_one_kind_line(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     from hypersphere._optional import require
 
-    with pytest.raises(ModuleNotFoundError, match=r"pip install 'hypersphere\[report\]'"):
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'torch-hypersphere\[report\]'"):
         require("matplotlib", extra="report")
 
 

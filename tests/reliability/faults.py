@@ -273,7 +273,7 @@ class Trial:
             time.sleep(delay)
             second = _child(self.folder, both[1], name="b")
             ends = [_wait(first, self.folder, "a", began), _wait(second, self.folder, "b", began)]
-            problems = [end.problem((0, 1, 2)) for end in ends]
+            problems = [end.problem((0, 1, 2, 75)) for end in ends]  # 75: the folder is in use
             problem = problems[0] or problems[1]
             if not problem and all(end.code for end in ends):
                 problem = f"none of them ended well: {ends[0].said}{ends[1].said}"

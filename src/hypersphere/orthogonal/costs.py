@@ -20,7 +20,7 @@ _HELD: dict[str, tuple[float, float, float]] = {
     "gram_schmidt": (6.0, 7.0, 10.9),
     "householder": (6.0, 8.0, 11.6),
     "loewdin": (5.1, 9.0, 11.6),
-    "ogd": (9.0, 2.0, 8.3),
+    "ogd": (7.0, 2.5, 6.2),
     "none": (4.0, 3.0, 4.6),
     "spd": (6.0, 4.0, 6.6),  # and whatever else has a structure (F.35)
 }

@@ -106,7 +106,7 @@ _NEAR = 0.7
 
 def _inverse_near_identity(W: Tensor, eye: Tensor) -> Tensor | None:
     """(I - W)^{-1} by products, or None where W is too large. Note [Near the identity]."""
-    if not can_look(W):
+    if not (W.numel() and can_look(W)):
         return None
     power = W @ W
     size = known((power.square().sum((-2, -1)).amax() / 2) ** 0.25)

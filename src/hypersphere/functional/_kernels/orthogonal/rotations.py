@@ -41,6 +41,8 @@ def lower_gram(U: Tensor) -> Tensor:
 
 def stretched(result: Tensor, V: Tensor, tolerance: float | None = None) -> bool:
     """Whether a map that should keep the lengths of the columns has not."""
+    if not V.numel():
+        return False
     tolerance = torch.finfo(V.dtype).eps ** 0.75 if tolerance is None else tolerance
     lengths = torch.linalg.vector_norm(V, dim=-2)
     error = (torch.linalg.vector_norm(result, dim=-2) - lengths).abs().amax()

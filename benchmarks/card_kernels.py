@@ -1,7 +1,7 @@
 """The Triton kernels compiled ahead of time for sm_80 and sm_90: registers, spills, instructions.
 
-    python benchmarks/kernels.py            # every magnitude x activation, about two minutes
-    python benchmarks/kernels.py --quick    # one of each
+    python benchmarks/card_kernels.py            # every magnitude x activation, about two minutes
+    python benchmarks/card_kernels.py --quick    # one of each
 
 Needs Triton, no graphics card: the tools that come with it say what a kernel takes.
 """
@@ -148,7 +148,9 @@ def main() -> int:
     quick = parser.parse_args().quick
     tables = {f"Kernels for {name}": rows(name, quick) for name in TARGETS}
     return (
-        0 if write("triton", tables, measured=False, command="python benchmarks/kernels.py") else 1
+        0
+        if write("triton", tables, measured=False, command="python benchmarks/card_kernels.py")
+        else 1
     )
 
 
