@@ -9,10 +9,12 @@ import torch
 from PIL import Image
 
 import hypersphere as hs
+from hypersphere import evaluation, reports
 from hypersphere import functional as HF
-from hypersphere import reports
 from hypersphere.reports import figures
+from hypersphere.reports.claims import read_claims
 
+ROOT = Path(__file__).resolve().parents[2]
 STEPS = np.arange(0, 100, 10)
 LABELS = np.arange(60) % 12
 HISTORY = np.cumsum(np.random.default_rng(0).normal(size=(20, 6, 3)), 0)
@@ -45,7 +47,22 @@ CALLS = {
     "filters": lambda: figures.filters(torch.randn(10, 3, 3, 3)),
     "image_grid": lambda: figures.image_grid(IMAGES, title="generated"),
     "reconstructions": lambda: figures.reconstructions(IMAGES, {"angles": IMAGES, "norms": IMAGES}),
+    "claim_dots": lambda: figures.claim_dots(read_claims(ROOT / "results" / "claims")[0]),
+    "reliability_diagram": lambda: figures.reliability_diagram(
+        {"logistic": evaluation.reliability(torch.rand(200), torch.arange(200) % 2 == 0)}
+    ),
+    "quality_against_norm": lambda: figures.quality_against_norm(
+        evaluation.quality_by_norm(torch.randn(60, 5), LABELS)
+    ),
+    "error_by_size": lambda: figures.error_by_size({"plain": _growth()}),
 }
+
+
+def _growth():
+    people = torch.randn(40, 8)
+    probes = torch.cat([people[:20] + 0.3 * torch.randn(20, 8), torch.randn(200, 8)])
+    ids = [*range(20), *range(100, 300)]
+    return evaluation.error_by_gallery_size(probes, people[:20], ids, range(20), far=0.05)
 
 
 def test_every_figure_is_called_here():
@@ -62,7 +79,7 @@ def test_figure_is_drawn_and_saved_both_ways(name, tmp_path):
     assert np.asarray(Image.open(png).convert("L"), dtype=float).std() > 1  # something is on it
     for axes in figure.axes:
         flat = not hasattr(axes, "zaxis") and axes.axison
-        if flat and name not in ("reconstructions", "class_cosine_matrix"):
+        if flat and name not in ("reconstructions", "class_cosine_matrix", "claim_dots"):
             assert axes.get_xlabel() and axes.get_ylabel()
 
 
