@@ -82,6 +82,9 @@ def _mutation(draw: st.DrawFn, files: st.SearchStrategy[Path]) -> Mutation:
     chosen = tuple(draw(st.lists(st.sampled_from(names), max_size=2))) if names else ()
     if chosen:  # a change of another variant would not be read
         content["variants"] = {name: content["variants"][name] for name in chosen}
+        for layer in content["variants"].values():
+            if isinstance(layer, dict):
+                layer.pop("variants", None)  # not chosen, so not looked at either
     else:
         content.pop("variants", None)
     kind = draw(st.sampled_from(["value", "type", "key", "section", "structure", "text", "bytes"]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Iterator
 from typing import Any
 
@@ -69,7 +70,14 @@ class NodeClassification:
         if isinstance(config.model, dict) and config.model.get("in_channels") is None:
             # In a copy: the recorded config stays as it was given, so that the run can go on.
             config = dataclasses.replace(config, model={**config.model, "in_channels": width})
-        net = make_net(config, (width,), graph.num_classes)
+        net: Any = make_net(config, (width,), graph.num_classes)
+        try:
+            inspect.signature(net.backbone.forward).bind(*inputs)
+        except TypeError:
+            raise ValueError(
+                f"task graph needs a network of node features and adjacency, such as model.name "
+                f"gcn; {type(net.backbone).__name__} does not take both"
+            ) from None
         return cls(net, graph, inputs, config.train.label_smoothing)
 
     def objectives(self) -> list[Objective]:
