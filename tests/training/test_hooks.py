@@ -30,9 +30,13 @@ def a_run(step=0, operator="sphere", **extra):
     backbone = models.create("mlp", in_channels=1, image_size=4, widths=(6, 5), operator=operator)
     net = models.Classifier(backbone, heads.ASoftmaxHead(5, 3, m=4))
     fabric = SimpleNamespace(world_size=1)
-    return SimpleNamespace(
-        step=step, model=net, settings=Settings(10), fabric=fabric, task=None, **extra
-    )
+
+    def record(step, split, values, **notes):
+        made.folder.log(step=step, **notes, split=split, **values)
+
+    parts = {"model": net, "settings": Settings(10), "fabric": fabric, "task": None}
+    made = SimpleNamespace(step=step, record=record, **parts, **extra)
+    return made
 
 
 def test_a_head_that_cannot_learn_says_so_at_the_first_log_line(tmp_path, capsys):

@@ -120,7 +120,8 @@ def test_hooks_are_called_in_order(fabric, tmp_path):
 
     fit_tiny(fabric, tmp_path, hooks=[Spy()], steps=2)
     step = ["change_batch", "terms", "before_update", "after_update"]
-    assert calls == ["start", *step, *step, "log", "finish"]
+    # A test after each step and a line of training at the end, each shown once it is written.
+    assert calls == ["start", *step, "logged", *step, "log", "logged", "logged", "finish"]
 
 
 def test_record_of_a_run(fabric, tmp_path):

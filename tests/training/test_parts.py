@@ -33,11 +33,14 @@ def test_every_option_of_every_section_has_a_text(section):
 
 
 def test_help_shows_text_type_default_choices_and_range(capsys):
-    assert train.main(["--help"]) == 0
+    assert train.main(["--regularizers.mhe", "--data.name", "digits", "--help"]) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert "--optimizer.lr FLOAT Learning rate at the start. Range: >= 0. Default: 0.1." in text
     assert "One of: constant, steps, every, cosine, plateau. Default: constant." in text
-    assert "--head.m FLOAT" in text and "--regularizers.mhe.begin INT" in text
+    assert (
+        "--head.m FLOAT OR LIST OF FLOAT OR SECTION" in text
+        and "--regularizers.mhe.begin INT" in text
+    )
     assert "--head.annealing.base FLOAT" in text and "--data.options.protocol" in text
     assert "a_softmax, ga_softmax, am_softmax, arcface" in text
     assert "then ~/.cache/hypersphere." in text  # a text of several lines is whole
