@@ -49,6 +49,7 @@ class Gallery:
             of `fit_threshold` for a search among as many people. Default: none; see `calibrate`.
         fingerprint: identifies the origin of the features where there is no model.
 
+    >>> import torch
     >>> gallery = Gallery(threshold=0.5)
     >>> gallery.enroll("ada", torch.tensor([1.0, 0.0]))
     >>> gallery.enroll("bob", torch.tensor([0.0, 1.0]))
