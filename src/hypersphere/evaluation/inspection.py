@@ -81,7 +81,7 @@ def inspect_features(
 
 
 class InspectionLog:
-    """A callback for any training loop: the geometry of the weights, a JSON line at a time.
+    """A callback for any training loop: the geometry of the weights, a JSON line at a time::
 
         log = hs.evaluation.InspectionLog(model, "inspection.jsonl", every=100)
         for step, batch in enumerate(loader):
