@@ -23,6 +23,9 @@ from counting import counted
 from kinds import ANGULAR_KINDS, MAGNITUDE_KINDS
 from reference import decoupled as reference
 
+# numpy, which interprets the kernels, tells of infinities that the kernels mean.
+pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")
+
 HAS_TRITON = importlib.util.find_spec("triton") is not None
 ROUTES = ["whole", "triton"] if HAS_TRITON else ["whole"]
 TYPES = [torch.float32, torch.float16, torch.bfloat16]

@@ -51,7 +51,9 @@ def _classifier(run: RunData, features: Tensor, classes: Tensor) -> Tensor | Non
     """The class weights of the last checkpoint, if they fit the features."""
     try:
         weights = load_weights(find_weights(run.path)[0] / "model.safetensors")
-    except (OSError, RunError, Unreadable, ValueError):
+    except (OSError, RunError, Unreadable, ValueError) as error:
+        if (run.path / "checkpoints").exists():
+            run.missing.append(f"the class weights could not be read: {error}")
         return None
     weight = weights.get("head.weight")
     if weight is None or weight.ndim != 2 or weight.shape[1] != features.shape[1]:

@@ -143,8 +143,9 @@ def arrange(
         names = ", ".join(run.name for run in data)
         return Page(f"Comparison of {names}", "\n".join(body), plots, None)
     run = data[0]
+    geometry = list(_geometry(run))  # first: it may find that something is missing
     body = [*headline(run), *_missing(data), *_features(run, plots)]
-    body += [*_geometry(run), *_curves(data, plots)]
+    body += [*geometry, *_curves(data, plots)]
     body += _energy(data, plots)
     if still_figures:
         body += _stills(run, figures)
