@@ -84,6 +84,10 @@ class Answer:
         return ""
 
 
+def _print_warning(message, category, filename, lineno, file=None, line=None):
+    print(warnings.formatwarning(message, category, filename, lineno, line), file=sys.stderr)
+
+
 def call(arguments: Sequence[str], folder: Path) -> Answer:
     """Run the command in `folder`; nothing escapes but a KeyboardInterrupt."""
     from hypersphere import cli
@@ -94,7 +98,8 @@ def call(arguments: Sequence[str], folder: Path) -> Answer:
     with _inside(folder), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
             with limited(), warnings.catch_warnings():
-                warnings.simplefilter("default")  # as for a user: a line, not an error
+                warnings.showwarning = _print_warning  # pytest would keep them to itself
+                warnings.simplefilter("always")  # as for a user, whose process is new each time
                 answer.code = int(cli.main(list(arguments)))
         except SystemExit as leave:
             answer.code = leave.code if isinstance(leave.code, int) else 1
