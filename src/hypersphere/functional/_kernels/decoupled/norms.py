@@ -17,7 +17,7 @@ def with_norms(
 ) -> tuple[Tensor, Tensor]:
     """x, and |x| of every patch, or of every row if geometry is None: (B, groups, ...).
 
-    Who goes on with both should take this x: its gradient is cheaper than that of the x given.
+    Use the returned x from here on: its gradient is cheaper than that of the x given.
     """
     if is_traced():
         return x, plain_patch_norms(x, size, geometry)
