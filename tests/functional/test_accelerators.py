@@ -254,9 +254,9 @@ def layer_meter(name, batch, channels=48, size=-1, **operator):
     return seen
 
 
-# The goal without Triton is 45, which benchmarks/launches.py reports and these pairs miss: a learned
-# radius brings its own chain (softplus, the mean norm, their gradients). Held here is that no pair
-# takes more than it does today.
+# The goal without Triton is 45; benchmarks/launches.py reports it, and some pairs miss it: a
+# learned radius brings its own chain (softplus, the mean norm, their gradients). Held here is that
+# no pair takes more than it does today.
 WITHOUT_TRITON = {"ball": 66, "tanh": 66, "segmented": 66}
 
 
