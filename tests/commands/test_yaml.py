@@ -37,6 +37,10 @@ MERGES = "a: &a {x: 1}\n" + "".join(
         ("variants: {a: 5}\n", "the variant 'a' is a set of changes; got 5"),
         ("model: {name: 5}\n", "model.name is the name of a model; got 5"),
         ("model: 5\n", "model is a section with a name and options; got 5"),
+        (
+            "head: {name: w_softmax, angular: [cosine]}\n",
+            "head.angular: expected one value, got a list",
+        ),
         ("head: {name: null}\n", "head.name is the name of a head; got None"),
         ("train: 5\n", "train is a section of options; got 5"),
         ("rotate: 5\n", "rotate is a section of options; got 5"),

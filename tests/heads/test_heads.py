@@ -58,6 +58,15 @@ PRESETS = {
 }
 
 
+@pytest.mark.parametrize("name", ["softmax", "w_softmax sigmoid", "a_softmax s", "arcface"])
+def test_scores_are_exported_for_any_number_of_rows(name):
+    head, rows = PRESETS[name][0]().eval(), torch.export.Dim("rows", min=1)
+    x = torch.randn(5, DIM)
+    program = torch.export.export(head, (x[:2],), dynamic_shapes=({0: rows},))
+    for count in (1, 5):
+        close(program.module()(x[:count]), head(x[:count]))
+
+
 @pytest.mark.parametrize("name", PRESETS)
 def test_preset_is_its_equation(name):
     make, settings = PRESETS[name]

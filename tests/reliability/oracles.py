@@ -12,6 +12,7 @@ import json
 import pickle
 import re
 import struct
+import warnings
 import zlib
 from typing import Any
 
@@ -108,10 +109,12 @@ def picture(content: bytes) -> bytes | None:
     from PIL import Image
 
     try:
-        with Image.open(io.BytesIO(content)) as found:
-            found.load()
-            file = io.BytesIO()
-            found.convert("L" if found.mode in ("1", "L") else "RGB").save(file, "PNG")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of pictures that are large
+            with Image.open(io.BytesIO(content)) as found:
+                found.load()
+                file = io.BytesIO()
+                found.convert("L" if found.mode in ("1", "L") else "RGB").save(file, "PNG")
     except Exception:  # so does Pillow
         return None
     return file.getvalue()

@@ -261,7 +261,7 @@ def spoiled(folder: Path) -> dict[str, Any]:
 
 def one_ends(folder: Path, way: str) -> dict[str, Any]:
     """Two processes under DDP, of which the second ends in the middle: what the others say."""
-    from hypersphere.training import job
+    from hypersphere.training import finite, job
     from hypersphere.training.run.lock import FolderLock
 
     class End:
@@ -271,7 +271,7 @@ def one_ends(folder: Path, way: str) -> dict[str, Any]:
                     os.kill(os.getpid(), signal.SIGKILL)
                 if way == "stopped":
                     os.kill(os.getpid(), signal.SIGSTOP)
-                if way == "bad batch":
+                if way.startswith("bad batch"):
                     return (batch[0] * float("nan"), *batch[1:])
             return batch
 
@@ -289,6 +289,9 @@ def one_ends(folder: Path, way: str) -> dict[str, Any]:
             return parts
 
         job.prepare = prepare
+        if way == "bad batch, told late" and fabric.global_rank == 1:
+            explain = finite.explain
+            finite.explain = lambda *given: (time.sleep(3.0), explain(*given))[1]
         try:
             train(small_config(), folder / "run", fabric=fabric)
         except Exception as error:

@@ -267,6 +267,26 @@ def test_resume_refuses_other_settings_and_records_what_may_change(tmp_path, cap
     assert json.loads((folder / "summary.json").read_text())["last"]["step"] == 5
 
 
+def test_a_config_that_was_changed_after_the_run_wrote_it_is_not_resumed(tmp_path, capsys):
+    """Cut in the middle, config.yaml is still a config: that of another run."""
+    from hypersphere.commands import train as command
+
+    folder = tmp_path / "a"
+    words = ["--run.folder", str(folder), "--run.report", "false", "--train.quiet", "true"]
+    words += ["--data.share", "0.2", "--model.widths", "[4,4,4]", "--data.options", "{}"]
+    assert command.main([*words, "--train.steps", "3"]) == 0
+    text = (folder / "config.yaml").read_text()
+    (folder / "config.yaml").write_text(text.partition("train:")[0])
+    capsys.readouterr()
+    assert command.main(["--resume", str(folder)]) == 1
+    assert "config.yaml is damaged or was changed" in capsys.readouterr().err
+    (folder / "config.yaml").write_text(text)
+    assert command.main(["--resume", str(folder), "--train.steps", "4"]) == 0
+    # Killed between run.json and config.yaml, the earlier text is one of the run's own.
+    (folder / "config.yaml").write_text(text)
+    assert command.main(["--resume", str(folder), "--train.steps", "5"]) == 0
+
+
 def test_resumed_after_damage_is_the_uninterrupted_run(tmp_path, capsys):
     """12 steps in one go, against 8, a damaged newest checkpoint, and on from 6."""
     run(small_config(), tmp_path / "whole")

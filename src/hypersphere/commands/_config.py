@@ -91,6 +91,7 @@ def read(
         parsed = parser.parse_args(tokens).as_dict()
     except Exception as error:  # jsonargparse has several kinds; all mean a wrong value
         raise ConfigError(_readable(error)) from None
+    _check_structure(flat, parsed)
     return _assemble(parsed, chosen_names)
 
 
@@ -289,6 +290,18 @@ def _first(section: str, known: Iterable[str]) -> str:
 
 def _is_mapping(hint: Any) -> bool:
     return "dict" in str(hint)
+
+
+def _check_structure(given: Mapping[str, Any], parsed: Mapping[str, Any]) -> None:
+    """Refuse a list or a mapping where text is expected; as text it would be read with brackets."""
+    for key, value in given.items():
+        if isinstance(value, (list, dict)):
+            found: Any = parsed
+            for part in key.split("."):
+                found = found.get(part) if isinstance(found, Mapping) else None
+            if isinstance(found, str):
+                kind = "a list" if isinstance(value, list) else "a mapping"
+                raise ConfigError(f"{key}: expected one value, got {kind}: {value}")
 
 
 def _token(value: Any) -> str:

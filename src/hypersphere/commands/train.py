@@ -97,7 +97,7 @@ def _run(arguments: list[str]) -> int:
         arguments += ["--run.baseline", str(baseline).lower()]
     if isinstance(resume, str):
         _config.require_plugins(Path(resume))
-        spec = spec or str(Path(resume) / "config.yaml")
+        spec = spec or _config_of_run(Path(resume))
     defaults = DEFAULT if spec is None else None
     if isinstance(topic, str):
         print(help_text(spec, arguments, defaults, topic))
@@ -114,6 +114,20 @@ def _run(arguments: list[str]) -> int:
         return 0
     folder = choose_folder(config, spec, resume)
     return train_and_tell(config, folder, resume is not None, text)
+
+
+def _config_of_run(folder: Path) -> str:
+    """The config that a run goes on with; one that is not what the run wrote is refused."""
+    from hypersphere.training.run.records import changed_config, read_record
+
+    path = folder / "config.yaml"
+    if (folder / "run.json").exists() and changed_config(path, read_record(folder / "run.json")):
+        raise ValueError(
+            f"{path} is damaged or was changed after the run wrote it: put it back as it was "
+            f"(run.json holds the same settings under 'config'), and give what is to change as "
+            f"options, such as --train.steps 2000"
+        )
+    return str(path)
 
 
 def choose_folder(config: Any, spec: str | None, resume: bool | str | None) -> Path:

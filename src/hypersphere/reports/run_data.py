@@ -14,7 +14,7 @@ import numpy as np
 
 from .._reading import Unreadable, read_sealed, read_text
 from ..data.npz import read_npz
-from ..training.run.records import changed_file
+from ..training.run.records import changed_config, changed_file
 
 __all__ = ["RunData", "flatten", "read_run"]
 
@@ -131,6 +131,8 @@ def read_run(path: str | Path, parse_config: Callable[[str], Any] | None = None)
     for name, entry in recorded.items() if isinstance(recorded, dict) else ():
         if name in FILES and (change := changed_file(folder / name, entry)):
             run.missing.append(change)
+    if change := changed_config(folder / "config.yaml", run.record):
+        run.missing.append(change)
     run.config_text = _text(folder / "config.yaml", run.missing)
     if run.config_text and parse_config is not None:
         try:

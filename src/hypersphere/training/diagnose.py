@@ -12,9 +12,12 @@ from torch import Tensor, nn
 
 from hypersphere.training.sharding import is_spread, local
 
-__all__ = ["ADVICE", "NotFinite", "bad_parameters", "explain", "is_finite", "layers_in_order"]
+__all__ = ["ADVICE", "BAD_BATCH", "WENT_BAD_BEFORE", "NotFinite", "bad_parameters", "explain"]
+__all__ += ["is_finite", "layers_in_order"]
 
 ADVICE = "; a smaller learning rate, clipping (train.clip) or warm-up (schedule.warmup) often helps"
+BAD_BATCH = "the batch itself holds NaN or infinity"
+WENT_BAD_BEFORE = "went bad in the update before"
 
 
 class NotFinite(ArithmeticError):
@@ -102,14 +105,14 @@ def explain(
     """
     start = f"the loss is not finite at step {step}: "
     if not good_batch:
-        return start + "the batch itself holds NaN or infinity; check the data"
+        return f"{start}{BAD_BATCH}; check the data"
     layers = layers_in_order(model, run)
     spoiled = bad_parameters(model)
     owners = {name: name.rpartition(".")[0] for name in spoiled}
     for layer in layers:
         own = [name for name, owner in owners.items() if owner == layer.name]
         if own:
-            when = "went bad in the update before" if step else "is not finite from the start"
+            when = WENT_BAD_BEFORE if step else "is not finite from the start"
             return start + f"'{own[0]}' {when}{_others(own[0], spoiled)}" + ADVICE
         if not layer.finite:
             name = layer.name or "the model"

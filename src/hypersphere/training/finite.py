@@ -11,7 +11,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from hypersphere.training.diagnose import ADVICE, NotFinite, bad_parameters, explain, is_finite
+from hypersphere.training.diagnose import (
+    ADVICE,
+    WENT_BAD_BEFORE,
+    NotFinite,
+    bad_parameters,
+    explain,
+    is_finite,
+)
 from hypersphere.training.distributed import any_process, share_states
 from hypersphere.training.fsdp import is_fsdp
 from hypersphere.training.runtime import Player, Run
@@ -113,8 +120,8 @@ def check_weights(run: Run) -> None:
     if bad:
         more = f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""
         raise NotFinite(
-            f"the weights are not finite after step {run.step}: '{bad[0]}'{more} went bad in the "
-            f"update before" + ADVICE
+            f"the weights are not finite after step {run.step}: '{bad[0]}'{more} "
+            f"{WENT_BAD_BEFORE}" + ADVICE
         )
 
 

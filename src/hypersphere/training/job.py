@@ -20,6 +20,7 @@ from hypersphere.training.run.checkpoint import RunError
 from hypersphere.training.run.folder import RunFolder, describe_run
 from hypersphere.training.run.load import load_net
 from hypersphere.training.run.lock import FolderInUse, FolderLock
+from hypersphere.training.run.records import text_checksum
 from hypersphere.training.run.resume import changed_settings, record_changes
 
 __all__ = ["Outcome", "SetupError", "train"]
@@ -115,7 +116,7 @@ def _train(
         # run.json last: a folder that has it can be resumed, however early the process ends.
         if config_text is not None:
             record.text("config.yaml", config_text)
-        record.json("run.json", _description(config, fabric, job))
+        record.json("run.json", _description(config, fabric, job, config_text))
     record.remove("diverged.json")  # of an earlier attempt
     try:
         run = fit(job.task, record, fabric, job.settings, job.hooks, resume)
@@ -145,13 +146,15 @@ def _acquire(lock: FolderLock, fabric: Any) -> None:
         raise FolderInUse(problem)
 
 
-def _description(config: Config, fabric: Any, job: Job) -> dict[str, Any]:
+def _description(config: Config, fabric: Any, job: Job, config_text: str | None) -> dict[str, Any]:
     """run.json: versions and hardware, the config, and what the data told."""
     details: dict[str, Any] = {"processes": fabric.world_size, "task": config.task}
     details["config"] = config.to_dict()
     if job.loaders is not None:
         classes = list(map(str, job.loaders.split.classes))
         details["data"] = {"shape": list(job.loaders.shape), "classes": classes}
+    if config_text is not None:
+        details["config_checksums"] = [text_checksum(config_text)]
     return describe_run(config.seed, **details)
 
 

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from hypersphere.training.diagnose import NotFinite
+from hypersphere.training.diagnose import BAD_BATCH, WENT_BAD_BEFORE, NotFinite
 from hypersphere.training.pulse import EVERY, Pulse
 from hypersphere.training.run.checkpoint import RunError
 from hypersphere.training.run.lock import is_alive
@@ -56,7 +56,8 @@ def named_failures(fabric: Any) -> Iterator[None]:
         sigterm.restore()
     except NotFinite as error:
         sigterm.patience = PATIENCE
-        other = board.first_failure(patience=0.0, but=str(error))
+        board.write(str(error))
+        other = board.first_failure(PATIENCE, own=str(error))
         board.leave(str(error))
         if other is not None:  # what was noticed here is the consequence
             raise RunError(other) from error
@@ -182,29 +183,32 @@ class _Board:
                     break
                 time.sleep(0.1)
 
-    def first_failure(self, patience: float, but: str = "") -> str | None:
+    def first_failure(self, patience: float, own: str = BROKEN) -> str | None:
         """A sentence about a process that failed by itself; None if there is none.
 
-        A process that says the same as this one (`but`) is no cause: all failed alike.
+        Such a process has a reason that is nearer to a cause than that of this one, `own`.
         """
         self.pulse.ask_the_store_only()
         end = time.monotonic() + patience
         signs = _Signs(self)
-        while True:
-            others = [rank for rank in range(self.count) if rank != self.rank]
-            for rank in others:
+        while _distance(own) > 0:
+            undecided = False
+            for rank in (r for r in range(self.count) if r != self.rank):
                 try:
+                    lives = signs.is_alive(rank)  # asked first: who ends says why before
                     reason = self._get("end", rank)
-                    gone = reason is None and not signs.is_alive(rank)
                 except RuntimeError:
                     return self._sentence(self.keeper, "is gone")
-                if gone:
+                if reason is None and not lives:
                     return self._sentence(rank, "is gone")
-                if reason not in (None, BROKEN, but):
+                if reason is None or reason == BROKEN:
+                    undecided = True
+                elif _distance(reason) < _distance(own):
                     return self._sentence(rank, f"ended: {reason}")
-            if time.monotonic() >= end:
+            if not undecided or time.monotonic() >= end:
                 return None
             time.sleep(0.1)
+        return None
 
     def _silent(self, rank: int | None) -> None:
         """End this process, wherever it waits: `rank` (None: who keeps the store) is silent."""
@@ -234,6 +238,15 @@ class _Board:
             return None
         self.store.wait([name], timedelta(seconds=1))
         return self.store.get(name).decode()
+
+
+def _distance(reason: str) -> int:
+    """How far from the cause a failure was noticed: numbers that are not finite reach the other
+    processes by synchronized statistics, then by the update, and break their exchange last.
+    """
+    if reason == BROKEN:
+        return 3
+    return 0 if BAD_BATCH in reason else 2 if WENT_BAD_BEFORE in reason else 1
 
 
 class _Signs:

@@ -1,7 +1,7 @@
 """run.json and summary.json: records that know whether they were changed.
 
-Each has a checksum of its own. summary.json also has the length and the checksum of files that have
-none ("files"), as they were when the run ended.
+Each has a checksum of its own. run.json also has that of config.yaml, and summary.json the length
+and the checksum of files that have none ("files"), as they were when the run ended.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from typing import Any
 from hypersphere._reading import Unreadable, check_regular, read_sealed
 from hypersphere.training.run.checkpoint import RunError
 
-__all__ = ["changed_file", "data_of_run", "file_entry", "partial_checksum"]
-__all__ += ["read_record", "run_config"]
+__all__ = ["changed_config", "changed_file", "data_of_run", "file_entry", "partial_checksum"]
+__all__ += ["read_record", "run_config", "text_checksum"]
+
+LARGEST_CONFIG = 1 << 20  # bytes
 
 
 def read_record(path: Path) -> dict[str, Any]:
@@ -116,6 +118,39 @@ def changed_file(path: Path, entry: Any) -> str:
         return longer if size > entry[0] else ""
     except (OSError, Unreadable):
         return ""  # said by whoever reads it
+
+
+def changed_config(path: Path, details: dict[str, Any]) -> str:
+    """Whether config.yaml of a run is still what the run wrote.
+
+    Args:
+        path: config.yaml.
+        details: the entries of run.json; without a checksum of config.yaml there is no evidence.
+
+    Returns:
+        A sentence; empty if it is.
+    """
+    known = details.get("config_checksums")
+    try:
+        size = check_regular(path)
+        size = min(size, LARGEST_CONFIG)  # the longer file has another checksum anyway
+        if not isinstance(known, list) or partial_checksum(path, size) in known:
+            return ""
+    except (OSError, Unreadable):
+        return ""  # said by whoever reads it
+    return f"{path.name} is damaged or was changed after the run wrote it"
+
+
+def text_checksum(text: str) -> str:
+    """The checksum of a text file.
+
+    Args:
+        text: its content.
+
+    Returns:
+        8 hex digits.
+    """
+    return f"{zlib.crc32(text.encode()):08x}"
 
 
 def partial_checksum(path: Path | str, length: int) -> str:

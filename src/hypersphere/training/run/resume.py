@@ -14,7 +14,7 @@ from typing import Any
 from hypersphere.training.config import Config
 from hypersphere.training.run.checkpoint import RunError, list_checkpoints
 from hypersphere.training.run.folder import RunFolder
-from hypersphere.training.run.records import read_record, run_config
+from hypersphere.training.run.records import read_record, run_config, text_checksum
 
 __all__ = ["MAY_CHANGE", "changed_settings", "for_processes", "record_changes"]
 
@@ -92,6 +92,10 @@ def record_changes(
     }
     details["config"] = config.to_dict()
     details["changes"] = [*details.get("changes", []), note]
+    if config_text is not None:  # both: the process may be killed before config.yaml is written
+        before = record.path / "config.yaml"
+        known = [text_checksum(before.read_text("utf-8"))] if before.is_file() else []
+        details["config_checksums"] = [text_checksum(config_text), *known]
     record.json("run.json", details)
     if config_text is not None:
         record.text("config.yaml", config_text)
