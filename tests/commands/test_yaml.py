@@ -39,7 +39,7 @@ MERGES = "a: &a {x: 1}\n" + "".join(
         ("model: 5\n", "model is a section with a name and options; got 5"),
         (
             "head: {name: w_softmax, angular: [cosine]}\n",
-            "head.angular: expected one value, got a list",
+            "head.angular: expected text, got a list",
         ),
         ("head: {name: null}\n", "head.name is the name of a head; got None"),
         ("train: 5\n", "train is a section of options; got 5"),

@@ -164,7 +164,19 @@ def _key(draw: st.DrawFn, content: Any) -> bool:
     items = [(typed if k == key else k, v) for k, v in section.items()]
     section.clear()
     section.update(items)
-    return section is not content.get("variants") and not _is_free(content, section)
+    replaced = content.get("variants") and any(
+        _holds(content.get(name), section) for name in ("model", "head", "data", "optimizer")
+    )  # a variant that names another part drops what the file says of the first
+    return (
+        section is not content.get("variants") and not _is_free(content, section) and not replaced
+    )
+
+
+def _holds(value: Any, section: Any) -> bool:
+    """Whether a section is this one or one in it."""
+    if not isinstance(value, dict):
+        return False
+    return value is section or any(_holds(item, section) for item in value.values())
 
 
 def _is_free(content: Any, section: Any) -> bool:

@@ -30,6 +30,7 @@ def test_the_resolved_config_reads_as_itself(tmp_path):
     "arguments, message",
     [
         (["--train.stpes", "3"], "unknown key 'train.stpes'; did you mean 'train.steps'?"),
+        (["--head.annealing.bas", "3"], "'bas'"),
         (["--model.width", "[3]"], "did you mean 'model.widths'? (model.name is 'cnn9')"),
         (["--head.m", "3"], "unknown key 'head.m'"),
         (["--head.name", "asoftmax"], "unknown head 'asoftmax'; did you mean 'a_softmax'?"),
@@ -88,7 +89,6 @@ def test_another_data_set_starts_its_options_afresh():
         (["--data.options.unsen", "[1,2]"], "data set 'letters' has no option 'unsen'"),
         (["--model.widths", "[-4,4,4]"], "cannot set up this run: "),
         (["--fabric.accelerator", "mps" if torch.cuda.is_available() else "cuda"], "fabric: "),
-        (["--head.annealing.bas", "3"], "bas"),
     ],
 )
 def test_settings_that_cannot_be_built_are_one_line(

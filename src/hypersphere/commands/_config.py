@@ -14,6 +14,7 @@ import ast
 import dataclasses
 import functools
 import json
+import math
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -91,7 +92,7 @@ def read(
         parsed = parser.parse_args(tokens).as_dict()
     except Exception as error:  # jsonargparse has several kinds; all mean a wrong value
         raise ConfigError(_readable(error)) from None
-    _check_structure(flat, parsed)
+    _check_text(flat, parsed)
     return _assemble(parsed, chosen_names)
 
 
@@ -267,9 +268,8 @@ def _check_keys(keys: Iterable[str], known: Mapping[str, Any], chosen: Mapping[s
     for key in keys:
         if key in known or key in NAMED or key in CHANGES:
             continue
-        if any(key.startswith(f"{free}.") for free in FREE):
-            continue
-        if any(key.startswith(f"{k}.") and _is_mapping(known[k]) for k in known):
+        mappings = [*FREE, *(k for k in known if _is_mapping(known[k]))]
+        if all(key.split(".")) and any(key.startswith(f"{k}.") for k in mappings):
             continue
         section = key.split(".")[0]
         if key in (*FIXED, *DEFAULT_NAMES):
@@ -292,16 +292,18 @@ def _is_mapping(hint: Any) -> bool:
     return "dict" in str(hint)
 
 
-def _check_structure(given: Mapping[str, Any], parsed: Mapping[str, Any]) -> None:
-    """Refuse a list or a mapping where text is expected; as text it would be read with brackets."""
+def _check_text(given: Mapping[str, Any], parsed: Mapping[str, Any]) -> None:
+    """Refuse lists, mappings, NaN and infinity where text is expected: none of them is a name."""
     for key, value in given.items():
-        if isinstance(value, (list, dict)):
-            found: Any = parsed
-            for part in key.split("."):
-                found = found.get(part) if isinstance(found, Mapping) else None
-            if isinstance(found, str):
-                kind = "a list" if isinstance(value, list) else "a mapping"
-                raise ConfigError(f"{key}: expected one value, got {kind}: {value}")
+        is_number = isinstance(value, float) and math.isfinite(value)
+        if is_number or not isinstance(value, (list, dict, float)):
+            continue
+        found: Any = parsed
+        for part in key.split("."):
+            found = found.get(part) if isinstance(found, Mapping) else None
+        if isinstance(found, str):
+            kind = {list: "a list: ", dict: "a mapping: "}.get(type(value), "")
+            raise ConfigError(f"{key}: expected text, got {kind}{value}")
 
 
 def _token(value: Any) -> str:
@@ -326,6 +328,7 @@ def _assemble(parsed: dict[str, Any], chosen: Mapping[str, Any]) -> Config:
         for section in DEFAULT_NAMES:
             values = {k: v for k, v in sections[section].items() if k != "name"}
             check_part_options(section, chosen[section], values)
+        check_part_options("annealing", "", sections["head"].get("annealing") or {})
         for section in CHANGES:
             check_part_options(section, "", sections[section] or {})
         for section in NAMED:
