@@ -43,7 +43,6 @@ def pictures(folder, count=4):
     return paths
 
 
-@pytest.mark.slow
 def test_the_exported_folder_gives_the_features_of_the_run(trained, tmp_path, capsys):
     out = tmp_path / "out"
     assert main(["export", str(trained), str(out), "--scores"]) == 0
@@ -86,7 +85,6 @@ def test_the_exported_folder_gives_the_features_of_the_run(trained, tmp_path, ca
     assert "is not empty" in capsys.readouterr().err
 
 
-@pytest.mark.slow
 def test_a_gallery_goes_with_it(trained, tmp_path, capsys):
     opened = TrainedRun.open(trained)
     paths = pictures(tmp_path, 6)

