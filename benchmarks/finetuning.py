@@ -18,11 +18,12 @@ from torch import Tensor, nn
 
 import hypersphere as hs
 
-from harness import Row, measure, peak_memory, write
+from harness import Row, measure, tensor_memory, write
 
 LINEAR = ((768, 16), (2048, 64))  # width and blocks
 ROWS = (32, 1024)
-CHANNELS, BLOCKS, SIDE = 64, 16, 16  # of the convolution, 3 x 3
+CHANNELS, BLOCKS = 64, 16  # of the convolution, 3 x 3
+PICTURES = ((8, 16), (8, 32), (32, 32))  # number and side
 WRAP = (4096, 128)
 SIDES = ("auto", "weight", "input")
 
@@ -80,7 +81,7 @@ def layer_rows(make: Callable[[], nn.Module], x: Tensor, blocks: int, limit: flo
     for side in SIDES if isinstance(make(), nn.Linear) else ("weight",):
         work[f"ours, side={side!r}"] = step(ours(make(), blocks, side), x)
     chosen = "ours, side='auto'" if "ours, side='auto'" in work else "ours, side='weight'"
-    return measure(work, "PEFT OFT, exact", {chosen: limit}, seconds=30)
+    return measure(work, "PEFT OFT, exact", {chosen: limit}, repeats=60, seconds=40)
 
 
 def memory_rows() -> list[Row]:
@@ -88,8 +89,8 @@ def memory_rows() -> list[Row]:
     width, blocks = LINEAR[1]
     x = torch.randn(1024, width)
     peaks = {
-        "PEFT OFT, exact": peak_memory(step(theirs(nn.Linear(width, width), blocks, False), x)),
-        "ours, side='auto'": peak_memory(step(ours(nn.Linear(width, width), blocks, "auto"), x)),
+        "PEFT OFT, exact": tensor_memory(step(theirs(nn.Linear(width, width), blocks, False), x)),
+        "ours, side='auto'": tensor_memory(step(ours(nn.Linear(width, width), blocks, "auto"), x)),
     }
     bar = peaks["PEFT OFT, exact"]
     return [
@@ -129,15 +130,15 @@ def main() -> int:
                 lambda width=width: nn.Linear(width, width), torch.randn(count, width), blocks, 1.0
             )
             tables[f"linear {width}, {blocks} blocks, {count:,} rows: forward + backward"] = rows
-    convolution = layer_rows(
-        lambda: nn.Conv2d(CHANNELS, CHANNELS, 3, padding=1),
-        torch.randn(8, CHANNELS, SIDE, SIDE),
-        BLOCKS,
-        1 / 3,
-    )
-    tables["convolution 3 x 3, 64 channels, 16 blocks, 8 pictures (PEFT's output is wrong)"] = (
-        convolution
-    )
+    for count, side in PICTURES:
+        rows = layer_rows(
+            lambda: nn.Conv2d(CHANNELS, CHANNELS, 3, padding=1),
+            torch.randn(count, CHANNELS, side, side),
+            BLOCKS,
+            1 / 3,
+        )
+        name = f"convolution 3 x 3, {CHANNELS} channels, {BLOCKS} blocks"
+        tables[f"{name}, {count} pictures of {side} x {side} (PEFT's output is wrong)"] = rows
     tables["peak memory, linear 2048, 64 blocks, 1,024 rows"] = memory_rows()
     tables["wrapping a linear layer of 4096 x 4096 in 128 blocks"] = wrap_rows()
     return 0 if write("finetuning", tables) else 1

@@ -98,6 +98,23 @@ def measure(
     return rows
 
 
+def tensor_memory(function: Callable[[], object]) -> float:
+    """MiB of tensors that one call holds at its highest point, beyond those that were there.
+
+    Counted by the allocator, so that memory which the process already has is counted, too.
+    """
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=activities, profile_memory=True) as profile:
+        function()
+    events = profile.profiler.kineto_results.events()
+    changes = sorted((e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]")
+    held = highest = 0
+    for _, size in changes:
+        held += size
+        highest = max(highest, held)
+    return highest / 2**20
+
+
 def peak_memory(function: Callable[[], object]) -> float:
     """MiB that one call adds to this process at its highest point (Linux; NaN elsewhere).
 

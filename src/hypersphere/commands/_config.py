@@ -302,8 +302,10 @@ def _check_text(given: Mapping[str, Any], parsed: Mapping[str, Any]) -> None:
         for part in key.split("."):
             found = found.get(part) if isinstance(found, Mapping) else None
         if isinstance(found, str):
-            kind = {list: "a list: ", dict: "a mapping: "}.get(type(value), "")
-            raise ConfigError(f"{key}: expected text, got {kind}{value}")
+            kinds = {"list": "a list: ", "dict": "a mapping: "}
+            raise ConfigError(
+                f"{key}: expected text, got {kinds.get(type(value).__name__, '')}{value}"
+            )
 
 
 def _token(value: Any) -> str:

@@ -13,11 +13,12 @@ from ._random import generator
 from .dataset import Dataset
 from .feeding import Decoders, copied_ahead, decode, in_order
 from .normalize import Normalize
+from .place import KeepsPlace
 
 Augmentation = Callable[[Tensor, torch.Generator], Tensor]
 
 
-class BatchLoader:
+class BatchLoader(KeepsPlace):
     """Iterate over batches (x, y); one `for` loop is one epoch.
 
     The order of epoch e depends on (seed, e) only, and the augmentation of a batch on (seed, e,
@@ -92,9 +93,6 @@ class BatchLoader:
         self.prefetch = prefetch
         self.workers = workers
         self._decoders: Decoders | None = None
-        self.epoch = 0
-        self._served = 0  # batches of this epoch that the caller has received
-        self._resume = False
 
     def __len__(self) -> int:
         """Batches of an epoch, the same for every rank."""
@@ -102,52 +100,11 @@ class BatchLoader:
         return whole if self.drop_last or (rest < self.world_size and whole) else whole + 1
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        start = self._served if self._resume else 0
-        self._resume = False
-        self._served = start
-        order = self._order(self.epoch)
+        start, order = self._begin(), self._order(self.epoch)
         for batch in self._produce(order, self.epoch, range(start, len(self))):
             self._served += 1
             yield batch
-        self.epoch += 1
-        self._served = 0
-
-    def state_dict(self) -> dict[str, int]:
-        """Where the loader stands; everything else is given by its arguments.
-
-        Returns:
-            Epoch, batch, and the arguments that a resumed loader has to share.
-        """
-        done = self._served == len(self)
-        return {
-            "epoch": self.epoch + done,
-            "batch": 0 if done else self._served,
-            "seed": self.seed,
-            "samples": len(self.dataset),
-            "batch_size": self.batch_size,
-            "world_size": self.world_size,
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where a state was taken; the next `for` loop serves the rest of that epoch.
-
-        Args:
-            state: what `state_dict` returned.
-
-        Raises:
-            ValueError: if it is of a loader whose batches would be others.
-        """
-        for key, own in self.state_dict().items():
-            if key not in state:
-                raise ValueError(f"the loader state has no {key!r}; it has {sorted(state)}")
-            if key not in ("epoch", "batch") and state[key] != own:
-                raise ValueError(
-                    f"the state is of a loader with {key}={state[key]}, this one has {key}={own}: "
-                    f"its batches would be others. Use the same {key} to resume"
-                )
-        self.epoch = int(state["epoch"])
-        self._served = int(state["batch"])
-        self._resume = True
+        self._end()
 
     def indices(self, epoch: int) -> list[Tensor]:
         """The sample indices of this rank's batches.

@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from .._optional import require
 from ._random import generator
 from .normalize import Normalize
+from .place import KeepsPlace
 from .shard_samples import decode_sample, raw_samples
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ __all__ = ["ShardLoader"]
 Augmentation = Callable[[Tensor, torch.Generator], Tensor]
 
 
-class ShardLoader:
+class ShardLoader(KeepsPlace):
     """Iterate over batches (x, y) of shards; one `for` loop is one epoch.
 
     Args:
@@ -72,16 +73,13 @@ class ShardLoader:
         self.rank, self.world_size = rank, world_size
         # The smallest share that a process can get; a worker without a shard would have nothing.
         self.workers = min(shards.workers, len(shards.files) // world_size)
-        self.epoch = self._served = 0
-        self._resume = False
 
     def __len__(self) -> int:
         """Batches of an epoch, the same for every rank."""
         return len(self.dataset) // (self.batch_size * self.world_size)
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        start = self._served if self._resume else 0
-        self._resume, self._served = False, start
+        start = self._begin()
         stream = _Stream(self, self.epoch, start)
         loader = DataLoader(stream, batch_size=None, num_workers=self.workers)
         for batch, (images, labels) in zip(range(start, len(self)), loader, strict=False):
@@ -90,8 +88,7 @@ class ShardLoader:
                 key = (self.seed, "augment", self.epoch, batch, self.rank)
                 images = self.augment(images, generator(*key))
             yield images if self.normalize is None else self.normalize(images), labels
-        self.epoch += 1
-        self._served = 0
+        self._end()
 
     def state_dict(self) -> dict[str, int]:
         """Where the loader stands; everything else is given by its arguments.
@@ -99,36 +96,7 @@ class ShardLoader:
         Returns:
             Epoch, batch, and the arguments that a resumed loader has to share.
         """
-        done = self._served == len(self)
-        return {
-            "epoch": self.epoch + done,
-            "batch": 0 if done else self._served,
-            "seed": self.seed,
-            "samples": len(self.dataset),
-            "batch_size": self.batch_size,
-            "world_size": self.world_size,
-            "workers": self.workers,
-            "shards": len(self.dataset.files),
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where a state was taken; the next `for` loop serves the rest of that epoch.
-
-        Args:
-            state: what `state_dict` returned.
-
-        Raises:
-            ValueError: if it is of a loader whose batches would be others.
-        """
-        for key, own in self.state_dict().items():
-            if key not in state:
-                raise ValueError(f"the loader state has no {key!r}; it has {sorted(state)}")
-            if key not in ("epoch", "batch") and state[key] != own:
-                raise ValueError(
-                    f"the state is of a loader with {key}={state[key]}, this one has {key}={own}: "
-                    f"its batches would be others. Use the same {key} to resume"
-                )
-        self.epoch, self._served, self._resume = int(state["epoch"]), int(state["batch"]), True
+        return super().state_dict() | {"workers": self.workers, "shards": len(self.dataset.files)}
 
 
 class _Stream(IterableDataset):  # type: ignore[type-arg]

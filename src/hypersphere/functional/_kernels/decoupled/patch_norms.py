@@ -22,7 +22,7 @@ from .convolution import (
 from .pooling import sum_windows
 from .workspace import Workspace, tiles
 
-__all__ = ["PatchNorms", "plain_patch_norms"]
+__all__ = ["PatchNorms", "keep_norms", "plain_gradient", "plain_patch_norms"]
 
 
 def plain_patch_norms(x: Tensor, size: tuple[int, ...], geometry: Geometry | None) -> Tensor:
@@ -57,6 +57,30 @@ def patch_norms(x: Tensor, size: tuple[int, ...], geometry: Geometry | None) -> 
     return box_filter(squares, size, geometry).sqrt()
 
 
+def keep_norms(
+    ctx: Any, x: Tensor, norm: Tensor, size: tuple[int, ...], geometry: Geometry | None
+) -> tuple[Tensor, Tensor]:
+    """The end of the forward pass of a function of x that gives x as it is and its patch norms."""
+    ctx.size, ctx.geometry = size, geometry
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(x, norm)
+    return x.view_as(x), norm
+
+
+def plain_gradient(
+    ctx: Any, grad_x: Tensor | None, grad_norm: Tensor | None
+) -> tuple[Tensor | None, None, None]:
+    """Its backward pass if nothing comes through the norm, or by plain operations, which a second
+    derivative can be asked of.
+    """
+    if grad_norm is None:
+        return grad_x, None, None
+    x, _ = ctx.saved_tensors
+    norm = plain_patch_norms(x, ctx.size, ctx.geometry)
+    (through_norm,) = torch.autograd.grad(norm, [x], grad_norm, create_graph=True)
+    return through_norm if grad_x is None else grad_x + through_norm, None, None
+
+
 class PatchNorms(torch.autograd.Function):
     """x as it is, and its patch norms: so the gradients of both meet in one pass over x."""
 
@@ -65,22 +89,15 @@ class PatchNorms(torch.autograd.Function):
         ctx: Any, x: Tensor, size: tuple[int, ...], geometry: Geometry | None
     ) -> tuple[Tensor, Tensor]:
         norm = patch_norms(x, size, geometry)
-        ctx.size, ctx.geometry = size, geometry
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(x, norm)
-        return x.view_as(x), norm
+        return keep_norms(ctx, x, norm, size, geometry)
 
     @staticmethod
     def backward(
         ctx: Any, grad_x: Tensor | None, grad_norm: Tensor | None
     ) -> tuple[Tensor | None, None, None]:
+        if grad_norm is None or torch.is_grad_enabled():
+            return plain_gradient(ctx, grad_x, grad_norm)
         x, norm = ctx.saved_tensors
-        if grad_norm is None:
-            return grad_x, None, None
-        if torch.is_grad_enabled():  # a second derivative will be asked of the result
-            norm = plain_patch_norms(x, ctx.size, ctx.geometry)
-            (through_norm,) = torch.autograd.grad(norm, [x], grad_norm, create_graph=True)
-            return through_norm if grad_x is None else grad_x + through_norm, None, None
         # A pixel gets x times what the norms of all its windows ask for.
         spread = grad_norm * inverse_norm(norm)
         shape = (*norm.shape[:2], *x.shape[2:])

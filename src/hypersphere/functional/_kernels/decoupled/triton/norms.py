@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ....angles import normalize
 from ..convolution import Geometry
-from ..patch_norms import plain_patch_norms
+from ..patch_norms import keep_norms, plain_gradient
 from .launch import block, launch
 
 __all__ = ["TritonNorms", "TritonRows"]
@@ -209,22 +209,15 @@ class TritonNorms(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         given = _dense(x.detach())
         norm = _norms(given, size, geometry)
-        ctx.size, ctx.geometry = size, geometry
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(x, norm)
-        return x.view_as(x), norm
+        return keep_norms(ctx, x, norm, size, geometry)
 
     @staticmethod
     def backward(
         ctx: Any, grad_x: Tensor | None, grad_norm: Tensor | None
     ) -> tuple[Tensor | None, None, None]:
+        if grad_norm is None or torch.is_grad_enabled():
+            return plain_gradient(ctx, grad_x, grad_norm)
         x, norm = ctx.saved_tensors
-        if grad_norm is None:
-            return grad_x, None, None
-        if torch.is_grad_enabled():  # a second derivative will be asked of the result
-            norm = plain_patch_norms(x, ctx.size, ctx.geometry)
-            (through_norm,) = torch.autograd.grad(norm, [x], grad_norm, create_graph=True)
-            return through_norm if grad_x is None else grad_x + through_norm, None, None
         x = _dense(x)
         out = torch.empty_like(x)
         groups, channels, pixels, strides, dense = _sizes(x, ctx.geometry)
