@@ -13,6 +13,7 @@ import warnings
 import torch
 from torch import Tensor
 
+from ._kernels.energy.contacts import largest_cosine
 from ._kernels.energy.descent import descend
 from ._kernels.energy.newton import MAX_DENSE, newton, riesz
 from ._kernels.energy.points_large_s import minimize_large_s
@@ -98,14 +99,17 @@ def search_points(
         return (start if n == 1 else torch.tensor([[1.0], [-1.0]], dtype=torch.float64)), ""
     if symmetry is None:
         start = uniform_on_sphere(count * n, dim, generator, torch.float64).view(count, n, dim)
-        if s == math.inf and restarts is None and 2 < dim < 9 and n <= 150:
-            # Some packings are found from nothing else
-            symmetric = symmetric_starts(n, dim, count // 2, "any", generator, half_space)
-            start = torch.cat([start, symmetric]) if count > 1 else start
     else:
         start = symmetric_starts(n, dim, count, symmetry, generator, half_space)
     if s > LARGE_S:
-        best, finished = minimize_large_s(start, s, half_space, finish)
+        crowds = [start]
+        if symmetry is None and s == math.inf and restarts is None and 2 < dim < 9 and n <= 150:
+            # Some packings are found from nothing else. A crowd of their own: in one crowd the best
+            # after the first steps are kept, and most of those come from random starts.
+            crowds += [symmetric_starts(n, dim, count // 2, "any", generator, half_space)]
+        found = [minimize_large_s(crowd, s, half_space, finish) for crowd in crowds if len(crowd)]
+        angles = [float(largest_cosine(points[None], half_space)) for points, _ in found]
+        best, finished = found[angles.index(min(angles))]
         return best, "" if finished else TOO_LARGE
     potential = Potential(float(s), False, half_space, distance_floor(s, torch.float64))
     objective = riesz(potential)
