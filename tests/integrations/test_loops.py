@@ -16,12 +16,16 @@ from tolerances import close
 WORKER = Path(__file__).parent / "rank_worker.py"
 
 
-def network(**options) -> nn.Module:
+def plain_network() -> nn.Module:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 12), nn.Tanh(), nn.Linear(12, 8), nn.Tanh(), nn.Linear(8, 3))
     model.requires_grad_(False)
     model[4].requires_grad_(True)
-    return hs.orthogonal.rotate(model, start="identity", **options)
+    return model
+
+
+def network(**options) -> nn.Module:
+    return hs.orthogonal.rotate(plain_network(), start="identity", **options)
 
 
 def batches(count: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -113,11 +117,11 @@ def test_lightning_trains_saves_and_resumes(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["ddp", "fsdp2"])
+@pytest.mark.parametrize("kind", ["ddp", "fsdp2", "sharded"])
 def test_two_processes_train_as_one(tmp_path, kind):
     run_ranks(WORKER, 2, kind, tmp_path)
     plain = hs.orthogonal.load_adapter(hs.orthogonal.fold(network()), tmp_path / "adapter")
-    alone = train_by_hand(network(), 4)
+    alone = train_by_hand(network(side="input" if kind == "sharded" else "weight"), 4)
     close(plain(batches(1)[0][0]), alone(batches(1)[0][0]), scale=30)
 
 
