@@ -8,11 +8,15 @@ from pathlib import Path
 from reliability import lies, oracles
 from reliability.judging import Format
 from reliability.readers import (
+    ALIGN,
     CACHED,
+    CALIBRATE,
+    CLAIMS,
     COMPARE,
     ENROLL_RUN,
     EVALUATE,
     EVALUATE_BEST,
+    EXPORT,
     GALLERY,
     IMAGES,
     INIT,
@@ -81,7 +85,7 @@ FORMATS: list[Format] = [
     Format("checkpoint, state.json", "run", NEWEST + "state.json", (RESUME, INIT, EVALUATE)),
     Format(
         "best weights", "run", "run/checkpoints/best/model.safetensors",
-        (EVALUATE_BEST, INIT_BEST, RESUME), lies.safetensors_lies(),
+        (EVALUATE_BEST, INIT_BEST, RESUME, EXPORT), lies.safetensors_lies(),
     ),
     Format(
         "checksum of the best weights", "run", "run/checkpoints/best/model.safetensors.crc32",
@@ -133,7 +137,7 @@ FORMATS: list[Format] = [
         lies.safetensors_lies(), oracles.safetensors,
     ),
     Format(
-        "gallery.json", "gallery", "people/gallery.json", GALLERY,
+        "gallery.json", "gallery", "people/gallery.json", (*GALLERY, CALIBRATE),
         lies.json_lies("format", "model", "flips", "threshold", "features", "names", "names.0"),
     ),
     Format(
@@ -203,6 +207,18 @@ FORMATS: list[Format] = [
     Format(
         "HDF5", "clouds", "data/modelnet40_ply_hdf5_2048/ply_data_train0.h5",
         (data("modelnet40"),), (), oracles.hdf5,
+    ),
+    Format(
+        "features of strangers", "gallery", "strangers.npz", (CALIBRATE,), lies.npz_lies(),
+        oracles.npz,
+    ),
+    Format(
+        "result of a claim (.json)", "claims", "claims/angles.json", (CLAIMS,),
+        lies.json_lies("claim", "comparisons", "comparisons.0", "comparisons.0.mean", "source"), oracles.listing,
+    ),
+    Format(
+        "photographs to align", "photos", "photos/1/0.png", (ALIGN,), lies.picture_lies(),
+        oracles.picture, spare=True,
     ),
     Format("shards, rows", "shards", "head/classes-*.pt", (SHARDS,)),
     Format("shards, the rest", "shards", "head/common.pt", (SHARDS,)),

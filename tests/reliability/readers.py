@@ -43,6 +43,18 @@ def _file(name: str) -> Callable[[Path], Any]:
     return lambda folder: (folder / name).read_text()
 
 
+def _pictures(name: str) -> Callable[[Path], Any]:
+    """The pixels of all pictures of a folder; a damaged picture is listed and left out."""
+
+    def read(folder: Path) -> Any:
+        from PIL import Image
+
+        places = sorted((folder / name).rglob("*.png"))
+        return {str(p.relative_to(folder)): Image.open(p).tobytes() for p in places}
+
+    return read
+
+
 def _comparison(folder: Path) -> Any:
     """The rows of a comparison, without their times."""
     rows = json.loads((folder / "several" / "comparison.json").read_text())["rows"]
@@ -188,6 +200,17 @@ GALLERY = (
     ),
     command("gallery remove", "gallery", "remove", "people", "person 2", result=_gallery),
 )
+CALIBRATE = command(
+    "gallery calibrate",
+    *("gallery", "calibrate", "people", "--features", "strangers.npz", "--far", "0.2"),
+    result=_gallery,
+)
+EXPORT = command(
+    "export", "export", "run", "out", "--weights", "best",
+    result=lambda folder: (folder / "out" / "preprocessing.json").read_text(), spoken=False,
+)  # fmt: skip
+CLAIMS = command("claims", "claims", "--results", "claims")
+ALIGN = command("align", "align", "photos", "crops", result=_pictures("crops"))
 
 
 def features(file: str) -> tuple[Reader, ...]:

@@ -15,6 +15,7 @@ import scipy.sparse
 import torch
 from safetensors.torch import save_file
 
+from face_pictures import draw_face
 from reliability.calls import call, compare, warming_up
 
 from reference.data_files import idx_bytes, save_picture
@@ -101,6 +102,26 @@ def gallery_world(folder: Path) -> None:
     """A gallery, and probes for it."""
     features_world(folder)
     must(folder, "gallery", "enroll", "people", "--features", "packed.npz", "--threshold", "0.5")
+    random = np.random.default_rng(1)
+    features = random.normal(size=(20, 6)).astype("f4")
+    names = np.array([f"stranger {c}" for c in range(20)])
+    np.savez(folder / "strangers.npz", features=features, names=names)
+
+
+def claims_world(folder: Path) -> None:
+    """The result of one claim, as it is shipped."""
+    (folder / "claims").mkdir()
+    shipped = Path(__file__).parents[2] / "results" / "claims" / "angles.json"
+    (folder / "claims" / "angles.json").write_bytes(shipped.read_bytes())
+
+
+def photos_world(folder: Path) -> None:
+    """Pictures with one face each."""
+    for person in range(3):
+        for i in range(2):
+            place = folder / "photos" / str(person) / f"{i}.png"
+            place.parent.mkdir(parents=True, exist_ok=True)
+            draw_face(person, i).save(place)
 
 
 def idx_world(folder: Path) -> None:

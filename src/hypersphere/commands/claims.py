@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from hypersphere._reading import sealed_text
 from hypersphere._terminal import complain
 from hypersphere.commands._claims import Claim, claim_names, compared, read_claim, value_of
 from hypersphere.commands._comparison import is_share
@@ -132,9 +133,8 @@ class ClaimTest(Comparison):
 
     def _record(self) -> None:
         super()._record()
-        text = json.dumps(self.record(), indent=1) + "\n"
         self.result.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(self.result, text)
+        write_atomically(self.result, sealed_text(self.record(), indent=1))
 
     def record(self) -> dict[str, Any]:
         """Everything about the test of the claim, as results/claims keeps it."""

@@ -68,17 +68,18 @@ def main(argv: Sequence[str]) -> int:
         print(USAGE)
         return 0
     words = [a.lower() for a in argv if not a.startswith("--")]
-    results: dict[str, str] = {}
+    wanted: Path | None = None
     if "--results" in argv:
         place = argv[list(argv).index("--results") + 1 :][:1]
         if not place:
             print("hypersphere recipes: --results needs a folder", file=sys.stderr)
             return 2
         words.remove(place[0].lower())
-        results = measured(Path(place[0]))
+        wanted = Path(place[0])
     try:
+        results = {} if wanted is None else measured(wanted)
         recipes = list_recipes()
-    except _config.ConfigError as error:
+    except ValueError as error:  # a config, or a result, that cannot be read
         complain("recipes", error)
         return 1
     rows = []
@@ -118,14 +119,16 @@ def contains(text: str, word: str) -> bool:
 
 def measured(folder: Path) -> dict[str, str]:
     """Recipe -> 'last 91.20 +- 0.10' from every comparison.json below a folder."""
-    import json
-
+    from hypersphere._reading import read_json
     from hypersphere.commands._comparison import spread
 
     found = {}
     for path in folder.glob("**/comparison.json"):
-        record = json.loads(path.read_text())
-        for row in record["rows"] if isinstance(record, dict) else record:
+        record = read_json(path)
+        rows = record.get("rows") if isinstance(record, dict) else record
+        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+            raise ValueError(f"{path} is no comparison: expected rows, of `hypersphere compare`")
+        for row in rows:
             metric = row.get("metric", "accuracy")
             found[row.get("spec", row["name"])] = spread(row["last"], metric)
     return found

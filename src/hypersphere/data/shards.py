@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tarfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .._reading import check_regular, read_lines
+from .._reading import check_regular, read_json, read_lines
 from ..registry import register
 from .dataset import ArrayDataset, Split
 from .errors import DamagedData, damaged, missing
@@ -204,7 +203,10 @@ def _classes(folder: Path, labels: Tensor) -> list[str]:
     if (folder / "classes.txt").is_file():
         names = read_lines(folder / "classes.txt")
     elif (folder / "classes.json").is_file():
-        names = [str(name) for name in json.loads((folder / "classes.json").read_text("utf-8"))]
+        names = read_json(folder / "classes.json")
+        if not isinstance(names, list):
+            raise DamagedData(f"{folder / 'classes.json'}: expected a list of names")
+        names = [str(name) for name in names]
     else:
         names = [str(i) for i in range(int(labels.max()) + 1)]
     if len(labels) == 0 or int(labels.min()) < 0 or int(labels.max()) >= len(names):

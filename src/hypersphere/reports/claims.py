@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from .._reading import read_sealed
 
 __all__ = ["claims_folder", "claims_section", "claims_table", "read_claims", "verdict_counts"]
 __all__ += ["terminal_table"]
@@ -37,12 +38,27 @@ def read_claims(folder: Path) -> list[dict[str, Any]]:
     """
     records = []
     for path in sorted(folder.glob("*.json")):
-        record = json.loads(path.read_text("utf-8"))
-        for key in ("name", "claim", "source", "comparisons", "methods", "command"):
-            if key not in record:
-                raise ValueError(f"{path} is no result of a claim: it has no {key!r}")
+        record = read_sealed(path)
+        if problem := _problem(record):
+            raise ValueError(f"{path} is no result of a claim: {problem}")
         records.append(record)
     return sorted(records, key=lambda record: _place(record["source"]))
+
+
+def _problem(record: Mapping[str, Any]) -> str:
+    """What keeps a record from being shown; empty if nothing does."""
+    lists = ("comparisons", "methods")
+    for key in ("name", "claim", "source", "command", *lists):
+        expected = list if key in lists else str
+        if not isinstance(record.get(key), expected) or not record[key]:
+            return f"expected {key} as a {expected.__name__}, got {str(record.get(key))[:40]!r}"
+    for one in record["comparisons"]:
+        if not isinstance(one, dict) or one.get("verdict") not in VERDICTS:
+            return f"expected comparisons with a verdict, one of {', '.join(VERDICTS)}"
+        numbers = [one.get(key, "none") for key in ("mean", "low", "high", "text")]
+        if not all(n is None or type(n) in (int, float) for n in numbers):
+            return f"expected numbers as mean, low, high and text, got {str(numbers)[:60]}"
+    return ""
 
 
 def _place(source: str) -> tuple[list[int], str]:
