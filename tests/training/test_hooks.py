@@ -370,6 +370,9 @@ def test_hooks_summarize_what_they_measured(tmp_path):
     lines = [json.loads(x) for x in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     energies = [sum(x["energy"].values()) / len(x["energy"]) for x in lines if "angle" in x]
     assert summary["measured"]["energy_change"] == pytest.approx(energies[-1] / energies[0] - 1)
+    hidden = [[e for k, e in x["energy"].items() if k != "head"] for x in lines if "angle" in x]
+    change = sum(hidden[-1]) / sum(hidden[0]) - 1
+    assert hidden[0] and summary["measured"]["hidden_energy_change"] == pytest.approx(change)
     clean = metric_value(summary, "last", "accuracy", "run")
     fgsm, bim = (
         metric_value(summary, "last", f"{name}_accuracy", "run") for name in ("fgsm", "bim")

@@ -23,11 +23,15 @@ def layer_weights(model: nn.Module) -> dict[str, Tensor]:
     return dict(_layers(model))
 
 
+def _role(module: nn.Module) -> str | None:
+    return getattr(module, "neuron_role", None)
+
+
 def _layers(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """One layer after the other, so that of weights spread over processes only one is whole."""
     for name, module in model.named_modules():
         layer = isinstance(module, (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear))
-        if layer or getattr(module, "neuron_role", None) is not None:
+        if layer or _role(module) is not None:
             weight = whole_weight(module)
             if weight is not None and weight.dim() >= 2 and len(weight) > 1:
                 # Of a head with sub-centers, (C, K, d), every one is a direction.
@@ -94,6 +98,7 @@ class Monitor:
         self.every, self.s, self.half_space, self.angles = every, s, half_space, angles
         self.energy: float | None = None
         self.first: float | None = None
+        self.hidden: list[float] = []  # first and last, without the classes
 
     def start(self, run: Any) -> None:
         """Measure the network before its first update.
@@ -123,6 +128,10 @@ class Monitor:
         energies = values["energy"]
         self.energy = sum(energies.values()) / max(1, len(energies))
         self.first = self.energy if self.first is None else self.first
+        outputs = {n for n, m in run.model.named_modules() if _role(m) == "output"}
+        hidden = [energy for name, energy in energies.items() if name not in outputs]
+        if hidden:
+            self.hidden = [*self.hidden[:1], sum(hidden) / len(hidden)]
         run.record(step, "monitor", values)
 
     def _measure(self, model: nn.Module) -> dict[str, Any]:
@@ -149,11 +158,15 @@ class Monitor:
             run: the finished run.
 
         Returns:
-            {"energy": value, "energy_change": last / first - 1}.
+            {"energy": value, "energy_change": last / first - 1}, and "hidden_energy_change", the
+            same without the class directions.
         """
         if self.energy is None or not self.first:
             return {}
-        return {"energy": self.energy, "energy_change": self.energy / self.first - 1}
+        found = {"energy": self.energy, "energy_change": self.energy / self.first - 1}
+        if self.hidden and self.hidden[0]:
+            found["hidden_energy_change"] = self.hidden[-1] / self.hidden[0] - 1
+        return found
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run needs.
@@ -161,7 +174,7 @@ class Monitor:
         Returns:
             The last and the first mean energy.
         """
-        return {"energy": self.energy, "first": self.first}
+        return {"energy": self.energy, "first": self.first, "hidden": self.hidden}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from there.
@@ -170,3 +183,4 @@ class Monitor:
             state: from `state_dict`.
         """
         self.energy, self.first = state["energy"], state.get("first")
+        self.hidden = list(state.get("hidden", []))
