@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from .._terminal import complain
+from .._terminal import complain, hanging
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -61,7 +61,13 @@ def _list() -> str:
         (name, source, _number(parameters), _number(features), what)
         for name, source, parameters, features, what in model_table()
     ]
-    return _table(("name", "from", "parameters", "features", "what"), rows, right={2, 3})
+    header = ("name", "from", "parameters", "features", "what")
+    table = _table(header, rows, right={2, 3})
+    if not sys.stdout.isatty():
+        return table
+    short = _table(header[:4], [row[:4] for row in rows], right={2, 3}).splitlines()
+    texts = [hanging(" " * 4, row[4]) for row in rows]
+    return "\n".join([short[0], *(f"{a}\n{b}" for a, b in zip(short[1:], texts, strict=True))])
 
 
 def _number(value: int | None) -> str:
@@ -69,7 +75,6 @@ def _number(value: int | None) -> str:
 
 
 def _show(name: str, options: dict[str, object], batch: int) -> str:
-    from .._terminal import hanging
     from ..models import count_parameters, create, layer_rows, model_entry
     from ..models.summary import example_inputs
     from ..training.parts import options as part_options

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hypersphere._terminal import complain
+from hypersphere._terminal import complain, hanging
 from hypersphere.commands import _config
 
 USAGE = """usage: hypersphere recipes [TEXT ...] [--results FOLDER]
@@ -99,11 +99,33 @@ def main(argv: Sequence[str]) -> int:
     if not rows:
         print(f"no recipe contains {' '.join(words)!r}", file=sys.stderr)
         return 1
+    if sys.stdout.isatty():
+        print(_grouped(rows))
+        return 0
     header = ["recipe", "source", "row", "dissertation"] + (["measured"] if results else [])
     widths = [max(len(line[i]) for line in [header, *rows]) for i in range(len(header))]
     for line in [header, ["-" * w for w in widths], *rows]:
         print("  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip())
     return 0
+
+
+def _grouped(rows: Sequence[Sequence[str]]) -> str:
+    """The recipes for a terminal: a heading for each file, its variants below.
+
+    >>> print(_grouped([["a.yaml:m1 *", "Fig. 2", "m=1", ""], ["a.yaml:m2", "Fig. 2", "", ""]]))
+    a.yaml  (Fig. 2)
+      :m1 *                   m=1
+      :m2
+    """
+    lines, heading = [], ""
+    for spec, source, row, *values in rows:
+        file, _, variant = spec.partition(":")
+        if (title := f"{file.removesuffix(' *')}  ({source})") != heading:
+            lines, heading = [*lines, title], title
+        told = ", ".join(text for text in (row, *values) if text)
+        start = f"  {':' + variant if variant else file[len(file.removesuffix(' *')) :].strip()}"
+        lines.append(hanging(f"{start:<26}", told) if told else start)
+    return "\n".join(lines)
 
 
 def contains(text: str, word: str) -> bool:
