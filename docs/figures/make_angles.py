@@ -34,7 +34,7 @@ def main() -> None:
     ):
         error = ((value.double() - true) / true).abs().clamp_min(1e-9)
         axes.loglog(theta, error, style, markersize=3, label=label)
-    axes.set(xlabel="angle (rad)", ylabel="relative error", ylim=(5e-10, 3))
+    axes.set(xlabel="angle (rad)", ylabel="relative error", ylim=(5e-10, 10))
     legend_below(axes)
     axes.grid(alpha=0.3)
     figure.savefig(Path(__file__).with_name("angles.png"), dpi=140)

@@ -38,6 +38,7 @@ def main() -> None:
     }
     heads.plot_margins(named, ax=axes[0])
     axes[0].set(title="psi for g = cos")
+    legend_below(axes[0])
     theta = torch.linspace(0, torch.pi, 721, dtype=torch.float64)
     for kind in ("cosine", "linear", "sigmoid", "square_cosine"):
         curve = Margin(m=3)(theta.cos(), kind, 0.3 if kind == "sigmoid" else None)

@@ -53,6 +53,12 @@ class LossPerSample(nn.Linear):
         return self(features).sum(1)
 
 
+@hs.register("head", "eight_scores")
+class EightScores(nn.Linear):
+    """Scores of eight classes."""
+    def __init__(self, in_features: int, num_classes: int) -> None:
+        super().__init__(in_features, 8)
+
 @hs.register("head", "one_score")
 class OneScore(nn.Linear):
     def __init__(self, in_features, num_classes):
@@ -150,7 +156,8 @@ DECOUPLED = ("--model.operator", "sphere", "--model.angular")
         (("--head.name", "forwardless"), "the head 'forwardless' has to be an nn.Module with forw"),
         (("--head.name", "plain_object"), "the head 'plain_object' has to be an nn.Module"),
         (("--head.name", "loss_per_sample"), "sum of scalar tensors; 'loss' is a tensor (16,)"),
-        (("--head.name", "one_score"), "OneScore should give scores (16, number of classes)"),
+        (("--head.name", "one_score"), "OneScore should give scores (2, number of classes)"),
+        (("--head.name", "eight_scores"), "a score for each of the 10 classes, num_classes; it g"),
         ((*DECOUPLED, "valueless"), "Valueless has to define value(self, cos)"),
         (("--model.operator", "valueless"), "ValuelessToo has to define value(self, norm)"),
         (("--regularizers.number",), "sum of scalar tensors; 'number' is 0.5"),

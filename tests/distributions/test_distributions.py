@@ -287,6 +287,8 @@ def test_fit_is_differentiable():
 @pytest.mark.parametrize("family", FAMILIES)
 def test_fit_refuses_what_has_no_answer(family):
     x = directions(4, 3)
+    with pytest.raises(ValueError, match="holds NaN or infinity"):
+        VonMisesFisher.fit(torch.full((4, 3), math.nan))
     with pytest.raises(ValueError, match="these coincide"):
         family.fit(x[:1])
     with pytest.raises(ValueError, match="these coincide"):
@@ -392,3 +394,13 @@ def test_the_contract():
     assert posterior.log_prob(x).isfinite() and posterior.entropy().isfinite()
     assert td.kl_divergence(posterior, prior) > 0
     assert hs.distributions.PowerSpherical(mu, 10.0).rsample().shape == (3,)
+
+
+@pytest.mark.parametrize("kind", [VonMisesFisher, PowerSpherical])
+def test_each_result_of_a_distribution_has_a_graph_of_its_own(kind):
+    mu = torch.nn.functional.normalize(torch.randn(4, 3), dim=-1).requires_grad_()
+    kappa = torch.ones(4, requires_grad=True)
+    q = kind(mu, kappa)
+    for result in (q.rsample(), q.log_prob(q.sample()), q.mean, q.entropy(), q.rsample()):
+        result.sum().backward()
+    assert mu.grad.isfinite().all() and (mu.grad != 0).any()

@@ -381,3 +381,8 @@ def test_integers_are_refused():
     for loss in (HF.separation, HF.koleo, HF.gram_determinant, HF.polarization, HF.covering):
         with pytest.raises(TypeError, match="int64"):
             loss(torch.ones(3, 3, dtype=torch.int64))
+
+
+def test_neurons_that_are_not_finite_are_named():
+    with pytest.raises(ValueError, match="they hold NaN or infinity"):
+        HF.gram_determinant(torch.full((4, 3), torch.nan))

@@ -117,11 +117,13 @@ def _grouped(rows: Sequence[Sequence[str]]) -> str:
       :m1 *                   m=1
       :m2
     """
-    lines, heading = [], ""
+    lines: list[str] = []
+    heading = ""
     for spec, source, row, *values in rows:
         file, _, variant = spec.partition(":")
         if (title := f"{file.removesuffix(' *')}  ({source})") != heading:
-            lines, heading = [*lines, title], title
+            lines.append(title)
+            heading = title
         told = ", ".join(text for text in (row, *values) if text)
         start = f"  {':' + variant if variant else file[len(file.removesuffix(' *')) :].strip()}"
         lines.append(hanging(f"{start:<26}", told) if told else start)

@@ -27,6 +27,8 @@ def mean_direction_and_length(x: Tensor, weights: Tensor | None) -> tuple[Tensor
             f"got {tuple(x.shape)}, {x.dtype}"
         )
     wide = x.float() if x.device.type == "mps" else x.double()
+    if not bool(wide.isfinite().all()):
+        raise ValueError("fit expects finite directions; x holds NaN or infinity")
     unit = normalize(wide)
     if bool((unit == 0).all(-1).any()):
         raise ValueError("fit expects directions; x has rows that are zero, which have none")

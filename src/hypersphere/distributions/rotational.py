@@ -35,7 +35,6 @@ class RotationalDistribution(Distribution):
     support = unit_vectors
     has_rsample = True
 
-    mean_direction: Tensor
     concentration: Tensor
 
     def __init__(
@@ -64,19 +63,35 @@ class RotationalDistribution(Distribution):
                 f"{tuple(mean_direction.shape[:-1])}, the batch shape of mean_direction "
                 f"{tuple(mean_direction.shape)}; got {tuple(concentration.shape)}"
             ) from error
-        self.mean_direction = mean_direction.to(dtype).expand(*batch, -1)
+        self._direction, self._checked = mean_direction.to(dtype).expand(*batch, -1), False
         self.concentration = concentration.to(dtype).expand(batch)
         super().__init__(batch, mean_direction.shape[-1:], validate_args=validate_args)
-        self.mean_direction = normalize(mean_direction.to(dtype)).expand(*batch, -1)
+        self._checked = True
+
+    @property
+    def mean_direction(self) -> Tensor:
+        """mu, (*batch_shape, d). Normalized at each use, so that each result has a graph of its
+        own and several of them can be backpropagated; before it is checked, as it was given.
+        """
+        return normalize(self._direction) if self._checked else self._direction
 
     def expand(self: Self, batch_shape: Any, _instance: Any = None) -> Self:
         new: Self = self._get_checked_instance(type(self), _instance)  # type: ignore[no-untyped-call]
         batch = torch.Size(batch_shape)
-        new.mean_direction = self.mean_direction.expand(*batch, -1)
+        new._direction, new._checked = self._direction.expand(*batch, -1), True
         new.concentration = self.concentration.expand(batch)
         Distribution.__init__(new, batch, self.event_shape, validate_args=False)
         new._validate_args = self._validate_args
         return new
+
+    def __repr__(self) -> str:
+        # torch lists attributes, and the direction is none.
+        kappa = self.concentration
+        shown = kappa.item() if kappa.numel() == 1 else kappa.size()
+        return (
+            f"{type(self).__name__}(mean_direction: {self._direction.size()}, "
+            f"concentration: {shown})"
+        )
 
     @property
     def dim(self) -> int:

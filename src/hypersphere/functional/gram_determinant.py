@@ -87,7 +87,9 @@ def _log_determinant(matrix: Tensor, ridge: float) -> Tensor:
     demand(
         result.detach().isfinite().all(),
         lambda: (
-            f"the Gram matrix of {matrix.shape[-1]} neurons is not positive definite in "
+            "expected finite neurons; they hold NaN or infinity"
+            if not matrix.detach().isfinite().all()
+            else f"the Gram matrix of {matrix.shape[-1]} neurons is not positive definite in "
             f"{matrix.dtype} with ridge={ridge:g}: use a larger ridge, or a larger epsilon"
         ),
     )
