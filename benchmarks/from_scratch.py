@@ -53,6 +53,9 @@ HEADS: dict[str, Make] = {
         d, c, scale=hs.heads.automatic_scale(c)
     ),
     "SphereFace2": hs.heads.SphereFace2Head,
+    "SphereFace2, s = 15, m = 0.2, factor 10": lambda d, c: hs.heads.SphereFace2Head(
+        d, c, m=0.2, scale=15.0, factor=10.0
+    ),
     "ArcFace, s = 64": lambda d, c: hs.heads.ArcFaceHead(d, c, scale=64.0),
 }
 

@@ -611,3 +611,15 @@ def test_a_schedule_goes_on_where_it_was():
 def test_wrong_arguments_are_named(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_the_factor_of_sphereface2_is_that_of_its_loss():
+    torch.manual_seed(0)
+    plain = heads.SphereFace2Head(DIM, CLASSES)
+    scaled = heads.SphereFace2Head(DIM, CLASSES, factor=50.0)
+    scaled.load_state_dict(plain.state_dict())
+    x, y = torch.randn(7, DIM), torch.arange(7) % CLASSES
+    close(scaled.loss(x, y), 50 * plain.loss(x, y))
+    assert torch.equal(scaled(x), plain(x))
+    with pytest.raises(ValueError, match="factor"):
+        heads.SphereFace2Head(DIM, CLASSES, factor=0.0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,7 @@ from ..functional.class_parts import Reduction
 from ..functional.cross_entropy import Gradient
 from ..functional.margins import Margin
 from ..functional.similarity import WidenedCosine
+from ..ranges import Range
 from ..registry import register
 from .arguments import plain_number
 from .margin import MarginHead
@@ -32,9 +33,11 @@ class SphereFace2Head(MarginHead):
     each of them, and b is a threshold in training as in use. b is learned; it starts where the loss
     of orthogonal features is smallest, in closed form (`functional.binary_bias`).
 
-    `loss` is the sum of binary cross entropies, weighted and divided by s as above; the authors'
-    code multiplies it by 50 and lets the gradient be that of cos(theta), `gradient="detached"`.
-    There is no label smoothing.
+    `loss` is the sum of binary cross entropies, weighted and divided by s as above. Divided so, its
+    gradient is small, and a network that starts from scratch needs some times the updates of a
+    softmax; ``scale=15, m=0.2, factor=10`` needs no more (`benchmarks/from_scratch.py`). The
+    authors' code multiplies the loss by 50 and lets the gradient be that of cos(theta),
+    `gradient="detached"`. There is no label smoothing.
 
     Args:
         in_features: dimension d of the features.
@@ -47,6 +50,7 @@ class SphereFace2Head(MarginHead):
         margin_type: "cosine": g -+ m on both sides (SphereFace2-C); "angle": g(theta_y + m) on the
             own class alone (-A); "multiple": g(m theta_y) (-M).
         gradient: "exact" or "detached".
+        factor: of the loss. Default: 1, as in the equation.
         sample: share of the classes, in (0, 1], that `loss` uses in training; all labels of the
             batch are among them, and those drawn count for the rest. Default: all.
 
@@ -67,6 +71,7 @@ class SphereFace2Head(MarginHead):
         t: float = 3.0,
         margin_type: Literal["cosine", "angle", "multiple"] = "cosine",
         gradient: Gradient = "exact",
+        factor: Annotated[float, Range(gt=0)] = 1.0,
         sample: float | None = None,
     ) -> None:
         if margin_type not in _ROLES:
@@ -85,6 +90,9 @@ class SphereFace2Head(MarginHead):
             gradient=gradient,
             sample=sample,
         )
+        if not factor > 0:
+            raise ValueError(f"factor is a number above 0; got {factor}")
+        self.factor = plain_number(factor)
         self.positive, self.t = plain_number(positive), plain_number(t)
         self.margin_type = margin_type
         self.reset_state()
@@ -172,9 +180,9 @@ class SphereFace2Head(MarginHead):
             )
         if self.shard is not None:
             options = (reduction, label_smoothing, class_weight, ignore_index, observe)
-            return self.shard.loss(self, features, labels, *options)
+            return self.factor * self.shard.loss(self, features, labels, *options)
         options_of_scores = self.score_options()
-        return binary_margin_loss(
+        return self.factor * binary_margin_loss(
             features,
             self.weight,
             labels,
