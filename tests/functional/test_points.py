@@ -92,7 +92,7 @@ def test_the_finish_leaves_no_gradient():
     [(3, 3, 1.0, True), (5, 2, 0.0, False), (40, 40, 1.0, True)],  # the last without a Hessian
 )
 def test_forces_that_cancel_altogether_leave_nothing_to_do(n, dim, s, half_space):
-    """Orthogonal lines, and five points on a circle: the sum of the forces is 0. A warning fails."""
+    """Orthogonal lines, five points on a circle: the sum of the forces is 0. A warning fails."""
     points = HF.minimize_energy(n, dim, s, half_space)
     cos = points @ points.T - torch.eye(n, dtype=torch.float64)
     assert float(cos.max()) < (1e-7 if half_space else math.cos(2 * math.pi / 5) + 1e-7)

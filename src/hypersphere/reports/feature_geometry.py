@@ -84,5 +84,6 @@ def _classifier(
         return None, None
     if len(weight) <= int(classes.max()):
         return None, None
-    fits = bias is not None and bias.shape == weight.shape[:1]
-    return weight.double(), bias.double() if fits else None
+    if bias is None or bias.shape != weight.shape[:1]:
+        return weight.double(), None
+    return weight.double(), bias.double()
