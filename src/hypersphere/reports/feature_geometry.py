@@ -64,7 +64,7 @@ def _lengths(run: RunData, count: int) -> Tensor:
     if "directions" not in run.features:
         return torch.ones(count, dtype=torch.float64)
     kept = run.features.get("lengths")
-    if kept is None or kept.shape != (count,):
+    if kept is None or kept.shape != (count,) or kept.dtype.kind not in "fiu":
         return torch.full((count,), math.nan, dtype=torch.float64)
     return torch.from_numpy(np.asarray(kept, dtype=np.float64))
 
