@@ -96,6 +96,21 @@ def test_epochs_differ_and_an_epoch_left_early_starts_again():
     assert len(list(loader)) == 4
 
 
+def test_the_state_of_an_epoch_left_early_is_the_place_after_its_last_batch():
+    loader, again = (BatchLoader(numbered(32), 8, seed=3) for _ in range(2))
+    expected = [y.tolist() for _, y in BatchLoader(numbered(32), 8, seed=3)]
+    for number, _ in enumerate(loader):
+        if number == 1:
+            break
+    state = loader.state_dict()
+    assert (state["epoch"], state["batch"]) == (0, 2)
+    again.load_state_dict(state)
+    assert [y.tolist() for _, y in again] == expected[2:]
+    assert [y.tolist() for _, y in loader] == expected  # it starts again
+    loader.load_state_dict(state)
+    assert [y.tolist() for _, y in loader] == expected[2:]  # with its own state it goes on
+
+
 def test_seed_and_rank_change_the_augmentation():
     def first(**options):
         return next(

@@ -109,6 +109,17 @@ def test_workers_read_and_a_resumed_loader_with_workers_goes_on(folder):
         assert values(again) == expected[stop:]
 
 
+def test_a_checkpoint_of_shards_keeps_its_number_of_processes(folder):
+    from hypersphere.training.run.checkpoint import RunError
+    from hypersphere.training.run.resume import for_processes
+
+    train = hs.data.load("webdataset", folder, workers=0).train
+    task = {"loader": train.make_loader(10, world_size=2).state_dict()}
+    assert for_processes(task, 2) == task
+    with pytest.raises(RunError, match="of 2 processes .* with 1: .* Resume with 2"):
+        for_processes(task, 1)
+
+
 def test_a_run_trains_on_shards(folder, tmp_path):
     from hypersphere.training.config import Config, DataConfig, TrainConfig
 

@@ -81,7 +81,42 @@ def test_kernels_are_rows_and_the_rest_is_skipped():
 
 
 def test_many_neurons_are_sampled():
-    assert layer(torch.randn(10_000, 4)).neurons == 10_000
+    torch.manual_seed(0)
+    weight = torch.randn(10_000, 4)
+    weight[1::2] = 0
+    weight[2] *= 1e4
+    found = layer(weight)
+    assert (found.neurons, found.measured, found.full_rank) == (10_000, 4096, 4)
+    assert found.zeros == 5000 and found.norms.largest == pytest.approx(float(weight[2].norm()))
+    assert 0 < found.duplicates <= 4096
+    words = " ".join(found.remarks())
+    assert "5000 of 10000 neurons are zero" in words
+    assert f"{found.duplicates} of the 4096 neurons looked at, a sample of 10000, have" in words
+    assert layer(weight[:100]).measured == 100
+
+
+def test_opposite_neurons_are_no_duplicates():
+    found = layer(torch.tensor([[1.0, 0.0, 0.0], [-1.0, 0.0, 0.0]]))
+    assert found.duplicates == 0 and found.smallest_angle == pytest.approx(180)
+    assert found.relative == pytest.approx(0) and list(found.remarks()) == []
+
+
+@pytest.mark.parametrize("spread", [1.0, 0.1])
+def test_in_the_plane_nothing_is_said_of_the_energy(spread):
+    """The mean energy of random directions is infinite there: no scale to compare with."""
+    angles = spread * torch.linspace(0, 5.5, 9)
+    result = inspect_weights({"w": torch.stack([angles.cos(), angles.sin()], 1)})
+    assert math.isnan(result.layers[0].relative)
+    assert not any("random directions" in remark for remark in result.remarks())
+    json.dumps(result.to_dict(), allow_nan=False)
+
+
+def test_features_with_the_bias_of_the_classifier():
+    labels = torch.arange(40) % 2
+    features = torch.eye(2)[labels] + 0.01 * torch.randn(40, 2)
+    bias = torch.tensor([9.0, 0.0])  # all are taken for class 0
+    assert inspect_features(features, labels, torch.eye(2)).collapse.disagreement == 0
+    assert inspect_features(features, labels, torch.eye(2), bias).collapse.disagreement == 0.5
 
 
 def test_features_in_words():
@@ -156,6 +191,21 @@ def test_command_writes_page_and_json(tmp_path, capsys):
     assert content["weights"]["layers"][0]["duplicates"] == 2 and content["remarks"]
     assert main(["inspect", str(tmp_path / "absent.pt")]) == 1
     assert "no file or folder" in capsys.readouterr().err
+
+
+def test_command_takes_the_bias_and_refuses_what_is_no_classifier(tmp_path, capsys):
+    torch.save({"w": torch.randn(4, 3)}, tmp_path / "net.pt")
+    labels = torch.arange(40) % 2
+    known = {"features": torch.eye(2)[labels] + 0.01 * torch.randn(40, 2), "labels": labels}
+    file, figures = tmp_path / "f.safetensors", tmp_path / "all.json"
+    words = ["inspect", str(tmp_path / "net.pt"), "--features", str(file), "--json", str(figures)]
+    save_file({**known, "weight": torch.eye(2), "bias": torch.tensor([9.0, 0.0])}, file)
+    assert main(words) == 0
+    assert json.loads(figures.read_text())["features"]["collapse"]["disagreement"] == 0.5
+    save_file({**known, "weight": torch.ones(2)}, file)
+    capsys.readouterr()
+    assert main(words) == 1
+    assert "weight: expected (C, 2), a row per class; got (2,)" in capsys.readouterr().err
 
 
 def test_callback_for_any_loop(tmp_path):

@@ -104,6 +104,17 @@ def test_a_constant_coordinate_and_float32_do_no_harm():
     assert out_of_distribution(train, test, other, "mahalanobis", labels).auroc > 0.9
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_mahalanobis_refuses_classes_without_any_spread(dtype):
+    means = torch.randn(3, 6, dtype=dtype)
+    labels = torch.arange(3).repeat_interleave(7)
+    with pytest.raises(ValueError, match="all the same.*method cosine or knn"):
+        familiarity(means[labels], means, "mahalanobis", labels)
+    nearly = means[labels] + 1e-5 * torch.randn(21, 6, dtype=dtype)
+    assert bool(familiarity(nearly, -means, "mahalanobis", labels).isfinite().all())
+    assert bool(familiarity(means[labels], -means, "vmf", labels).isfinite().all())
+
+
 def test_what_is_wrong_is_told():
     train, _, test, other = sets()
     with pytest.raises(ValueError, match="method is one of knn"):

@@ -156,7 +156,9 @@ CUBE = torch.cartesian_prod(*[torch.tensor([-1.0, 1.0], dtype=torch.float64)] * 
         (CUBE, math.acos(1 / math.sqrt(3))),
         (ICOSAHEDRON, 0.6523581398),  # circumradius of a face seen from the centre: 37.3774 degrees
         (torch.tensor([[0.0, 0.0, 2.0]]), math.pi),  # one point: its antipode
+        (torch.tensor([[1.0], [-1.0]]), 0.0),  # a line has no other directions
         (torch.tensor([[1.0, 0.0], [-1.0, 0.0]]), math.pi / 2),  # flat through the origin
+        (torch.cat([torch.eye(9)[:4], -torch.eye(9)[:4]]), math.pi / 2),  # the same in R^9
         (torch.tensor([[2.0, 1.0, 0], [1.0, 2.0, 0]]), math.pi - math.acos(0.8) / 2),
     ],
 )
@@ -213,6 +215,8 @@ def test_errors_say_what_came():
         HF.hole_radii(torch.eye(7))
     with pytest.raises(ValueError, match="lie in a plane"):
         HF.hole_radii(torch.eye(3))
+    with pytest.raises(ValueError, match="lie in a plane"):
+        HF.hole_radii(torch.ones(2, 1))
     with pytest.raises(ValueError, match="n >= 0 and dim >= 1"):
         HF.uniform_on_sphere(3, 0)
 

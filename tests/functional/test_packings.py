@@ -132,6 +132,14 @@ def test_symmetric_starts_have_the_asked_size(symmetry, n):
     assert energy >= known - 1e-8
 
 
+def test_a_point_on_a_mirror_is_drawn_again():
+    from hypersphere.functional.symmetry import symmetric_starts
+
+    # One of these orbits begins so close to a mirror that a point and its image are one
+    starts = symmetric_starts(24, 3, 400, "B3", torch.Generator().manual_seed(71))
+    assert starts.shape == (400, 24, 3)
+
+
 def test_symmetry_that_does_not_fit_is_told():
     with pytest.raises(ValueError, match="unknown symmetry 'E8' in R.3"):
         HF.minimize_energy(12, 3, symmetry="E8")

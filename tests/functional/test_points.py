@@ -6,6 +6,7 @@ import torch
 
 from hypersphere import functional as HF
 from hypersphere.cli import main
+from hypersphere.functional._kernels.energy.newton import newton
 
 from reference.thomson import TAMMES, THOMSON
 
@@ -86,6 +87,26 @@ def test_the_finish_leaves_no_gradient():
     assert float(points.grad.norm()) < 1e-7
 
 
+@pytest.mark.parametrize(
+    "n, dim, s, half_space",
+    [(3, 3, 1.0, True), (5, 2, 0.0, False), (40, 40, 1.0, True)],  # the last without a Hessian
+)
+def test_forces_that_cancel_altogether_leave_nothing_to_do(n, dim, s, half_space):
+    """Orthogonal lines, five points on a circle: the sum of the forces is 0. A warning fails."""
+    points = HF.minimize_energy(n, dim, s, half_space)
+    cos = points @ points.T - torch.eye(n, dtype=torch.float64)
+    assert float(cos.max()) < (1e-7 if half_space else math.cos(2 * math.pi / 5) + 1e-7)
+
+
+def test_a_configuration_that_is_not_finished_is_told(monkeypatch):
+    from hypersphere.functional import points
+
+    monkeypatch.setattr(points, "newton", lambda x, p: newton(x, p, iterations=0))
+    monkeypatch.setattr(points, "descend", lambda objective, x: (x, objective(x)[0]))
+    with pytest.warns(UserWarning, match="the gradient is still .* of the forces in it"):
+        HF.minimize_energy(30, 3, restarts=1)
+
+
 def test_same_seed_same_points():
     a, b = (HF.minimize_energy(9, 3, restarts=3, seed=5) for _ in range(2))
     assert torch.equal(a, b)
@@ -112,7 +133,8 @@ def test_command_prints_saves_and_draws(tmp_path, capsys):
     assert main(["points", "12", "--restarts", "5", "--out", str(csv), "--draw", str(png)]) == 0
     text = capsys.readouterr().out
     assert "49.165253058" in text and "63.434949 degrees" in text and "37.377368" in text
-    assert text.count("o") >= 12  # the sphere in the terminal
+    sphere = [line for line in text.splitlines() if set(line) <= set(" .o")]
+    assert len(sphere) == 17 and sum(line.count("o") for line in sphere) == 12
     rows = [list(map(float, line.split(","))) for line in csv.read_text().splitlines()]
     assert energy(torch.tensor(rows, dtype=torch.float64)) == pytest.approx(THOMSON[12])
     assert png.stat().st_size > 5000
@@ -140,6 +162,35 @@ def test_command_compares_with_the_record(tmp_path, capsys):
     assert result["behind"] == pytest.approx(result["energy"] - THOMSON[9], abs=1e-12)
     assert main(["points", "12", "--symmetry", "E8"]) == 2
     assert "unknown symmetry" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("s", [20.0, 1000.0, 3000.0])
+def test_command_tells_the_energy_of_large_powers(s, capsys):
+    """Four points have the distance sqrt(8/3) six times; of 50, that of the nearest decides."""
+    assert main(["points", "4", "-s", str(s), "--restarts", "3", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    expected = math.log10(6) - s / 2 * math.log10(8 / 3)
+    assert result["log10_energy"] == pytest.approx(expected, rel=1e-9)
+    held = pytest.approx(10**expected, rel=1e-6) if expected > -300 else None
+    assert result["energy"] == held
+    assert main(["points", "50", "-s", str(s), "--restarts", "2"]) == 0
+    text = capsys.readouterr().out
+    angle = float(text.split("minimal angle")[1].split()[0])
+    shortest = -s * math.log10(2 * math.sin(math.radians(angle) / 2))
+    if s > 20:
+        power = float(text.split("(unordered pairs)  10^")[1].split()[0])
+        assert shortest < power < shortest + math.log10(50 * 49 / 2)
+
+
+def test_command_says_where_the_covering_radius_is_a_bound(capsys):
+    outputs = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)  # of everything else in the process
+        assert main(["points", "16", "--dim", "8", "--restarts", "2"]) == 0
+        outputs.append(capsys.readouterr().out)
+    assert outputs[0] == outputs[1] and "covering radius           at least " in outputs[0]
+    assert main(["points", "3", "--dim", "8", "--restarts", "2"]) == 0
+    assert "at least" not in capsys.readouterr().out  # of points in a plane it is exact
 
 
 def test_squares_on_the_hull_are_one_face():

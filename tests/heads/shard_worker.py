@@ -80,7 +80,7 @@ def own(tensor, rank, world):
 def build(name):
     torch.manual_seed(1)
     head = HEADS[name]().double()
-    if head.bias is not None:
+    if getattr(head, "bias", None) is not None:
         nn.init.normal_(head.bias)
     return head
 
@@ -233,6 +233,32 @@ def wrapped(rank, world, folder):
     plain = DistributedDataParallel(nn.Linear(3, 3))  # others are wrapped as ever
     plain(torch.randn(2, 3)).sum().backward()
     del plain
+
+
+def prototypes(rank, world, folder):
+    """CIDER is not sharded: its prototypes follow the samples of all processes, alike on all.
+
+    One process writes what it found, two compare themselves with that.
+    """
+    HEADS["cider"] = lambda: heads.CiderHead(DIM, CLASSES, decay=0.5)
+    net = Net("cider")
+    model = DistributedDataParallel(net) if world > 1 else net
+    optimizer, found = optimizer_of(net), []
+    for seed in range(3):
+        x, y = (part[:6] for part in batch(seed, ignored=False))  # equal parts: DDP averages means
+        optimizer.zero_grad()
+        model(x.chunk(world)[rank], y.chunk(world)[rank]).backward()
+        optimizer.step()
+        found += [net.head.weight.clone(), net.backbone.weight.detach().clone()]
+    net.eval()
+    net(x[: rank + 1], y[: rank + 1])  # nothing is exchanged, nothing moves
+    near(net.head.weight, found[-2], "prototypes after a test")
+    if world == 1:
+        torch.save(found, folder / "alone.pt")
+        return
+    for number, expected in enumerate(torch.load(folder / "alone.pt")):
+        near(found[number], expected, ("prototypes", "backbone")[number % 2] + f" {number // 2}")
+    del model
 
 
 def files(rank, world, folder):

@@ -1,6 +1,8 @@
 """Heads that take a class as a distribution of directions: vMF and CIDER."""
 
+import copy
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +13,7 @@ from hypersphere import functional as HF
 from hypersphere.distributions import VonMisesFisher
 from hypersphere.heads import CiderHead, VonMisesFisherHead
 from hypersphere.registry import entry
+from processes import run_ranks
 
 
 def log_density(x, mean, kappa, d):
@@ -62,6 +65,10 @@ def test_fit_finds_means_and_concentrations_of_samples():
     assert (head(x.float()).argmax(1) == y).float().mean() > 0.95
     with pytest.raises(ValueError, match="class 2 has none"):
         head.fit(x[y < 2], y[y < 2])
+    again = VonMisesFisherHead(8, 3)
+    again.fit(torch.cat([x, -x[:9]]), torch.cat([y, torch.full((9,), -100)]))  # they do not count
+    assert torch.equal(again.weight, head.weight)
+    assert torch.equal(again.concentration, head.concentration)
 
 
 def test_gradients_reach_means_concentrations_and_features():
@@ -79,11 +86,40 @@ def test_both_are_registered_and_take_half_precision(make):
     assert entry("head", name).target is make
     x = torch.randn(1, 4, dtype=torch.bfloat16)
     head = make(4, 3)
-    assert head(x).shape == (1, 3) and head(x).dtype == torch.bfloat16
+    scores = torch.float32 if make is VonMisesFisherHead else torch.bfloat16
+    assert head(x).shape == (1, 3) and head(x).dtype == scores
     assert bool(head.loss(x, torch.tensor([1])).isfinite())
     assert bool(head.loss(torch.zeros(2, 4), torch.tensor([1, 0])).isfinite())
     with pytest.raises(ValueError):
         head.loss(torch.randn(2, 5), torch.tensor([0, 1]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_sixteen_bits_tell_the_classes_apart_at_usual_dimensions(dtype):
+    torch.manual_seed(0)
+    head = VonMisesFisherHead(512, 100)
+    x, y = torch.randn(16, 512).to(dtype), torch.arange(16)
+    expected = head(x.float()), head.loss(x.float(), y)
+    torch.testing.assert_close((head(x), head.loss(x, y)), expected)
+    with torch.autocast("cpu", dtype):
+        torch.testing.assert_close((head(x), head.loss(x, y)), expected)
+    narrow = head.to(dtype)
+    assert narrow(x).dtype == torch.float32 and narrow(x).std(1).min() > 0.1
+    assert narrow.double()(x.double()).dtype == torch.float64
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
+def test_cider_trains_in_every_precision(dtype):
+    torch.manual_seed(0)
+    plain = CiderHead(4, 3)
+    head = copy.deepcopy(plain).to(dtype)
+    x, y = torch.randn(5, 4), torch.tensor([0, 0, 1, 1, -100])
+    rough = {"rtol": 0.02, "atol": 0.02}
+    for given in (x, x.to(dtype)):
+        expected, found = plain.loss(x, y), head.loss(given, y)
+        torch.testing.assert_close(found.float(), expected, **rough)
+        torch.testing.assert_close(head.weight, plain.weight.to(dtype), **rough)
+    assert bool(head.eval().loss(x.to(dtype), y).isfinite())
 
 
 def test_cider_is_compactness_plus_dispersion_of_moved_prototypes():
@@ -109,6 +145,12 @@ def test_cider_is_compactness_plus_dispersion_of_moved_prototypes():
     kept = head.weight.clone()
     head.loss(x, y)
     assert torch.equal(head.weight, kept)  # a test moves nothing
+
+
+@pytest.mark.slow
+def test_cider_on_two_processes_is_that_of_the_joined_batch(tmp_path):
+    for world in (1, 2):
+        run_ranks(Path(__file__).with_name("shard_worker.py"), world, "prototypes", tmp_path)
 
 
 def test_cider_disperses_the_prototypes():

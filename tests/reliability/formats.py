@@ -214,7 +214,8 @@ FORMATS: list[Format] = [
     ),
     Format(
         "result of a claim (.json)", "claims", "claims/angles.json", (CLAIMS,),
-        lies.json_lies("claim", "comparisons", "comparisons.0", "comparisons.0.mean", "source"), oracles.listing,
+        lies.json_lies("claim", "comparisons", "comparisons.0", "comparisons.0.mean", "source"),
+        oracles.listing,
     ),
     Format(
         "photographs to align", "photos", "photos/1/0.png", (ALIGN,), lies.picture_lies(),

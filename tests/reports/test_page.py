@@ -381,3 +381,27 @@ def test_classifier_of_the_checkpoint_gives_all_four_measures(run):
     _, tables = geometry_tables(data)
     rows = {row[0]: row for row in tables[1][1]}
     assert rows["NC3 distance from duality"][2] != "-" and rows["NC4 not the nearest mean"][2]
+
+
+def test_the_bias_of_the_classifier_counts_as_much_as_the_features_are_short(run):
+    import torch
+
+    from hypersphere.reports.feature_geometry import geometry_tables
+    from hypersphere.reports.run_data import read_run
+    from hypersphere.training.run.checkpoint import save_weights
+
+    data = read_run(run)
+    y = np.arange(40) % 2
+    directions = np.eye(2)[y] + 0.01 * np.random.default_rng(0).normal(size=(40, 2))
+    place = run / "checkpoints" / "step-00000002"
+    place.mkdir(parents=True, exist_ok=True)
+    classifier = {"head.weight": torch.eye(2), "head.bias": torch.tensor([9.0, 0.0])}
+    save_weights(place / "model.safetensors", classifier)
+    found = []
+    for length in (1.0, 100.0, "one", None):
+        data.features = {"directions": directions, "labels": y}
+        if length is not None:
+            data.features["lengths"] = np.full(40, length)
+        note, tables = geometry_tables(data)
+        found.append({row[0]: row for row in tables[1][1]}["NC4 not the nearest mean"][2])
+    assert found == ["50.00 %", "0.00 %", "-", "-"] and "NC4 is left out" in note

@@ -16,6 +16,7 @@ from small_run import run, small_config
 from hypersphere.training import RunError, RunFolder, TrainConfig, load_net
 from hypersphere.training.run.checkpoint import load_weights, save_weights
 from hypersphere.training.run.lock import NAME, FolderLock, is_alive
+from hypersphere.training.run.records import changed_config, text_checksum
 
 
 def test_a_second_lock_is_refused_with_who_holds_the_first(tmp_path):
@@ -203,6 +204,15 @@ def test_weights_that_were_changed_are_refused(trained, tmp_path, place):
     config.train.init_from = str(path)
     with pytest.raises(RunError, match="is damaged or was changed after it was written"):
         run(config, tmp_path / "other")
+
+
+def test_a_long_config_is_known_again_and_a_change_at_its_end_is_told(tmp_path):
+    path, text = tmp_path / "config.yaml", "# one of very many lines\n" * 100_000
+    details = {"config_checksums": [text_checksum(text)]}
+    path.write_text(text, encoding="utf-8", newline="\n")
+    assert changed_config(path, details) == ""
+    path.write_text(text + "train: {}\n", encoding="utf-8", newline="\n")
+    assert "was changed after the run wrote it" in changed_config(path, details)
 
 
 def test_commands_refuse_weights_that_were_changed(trained, tmp_path, capsys):

@@ -30,8 +30,8 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "--features",
         type=Path,
-        help=".npz or .safetensors with features [and labels, weight]; of a run without it: its "
-        "test set",
+        help=".npz or .safetensors with features [and labels, weight, bias]; of a run without "
+        "it: its test set",
     )
     parser.add_argument(
         "--weights", choices=("last", "best"), default="last", help="of a run (default: last)"
@@ -62,12 +62,12 @@ def _inspect(options: argparse.Namespace) -> int:
     from ..evaluation.results import format_table, plain
     from ..reports.inspection_page import write_inspection
 
-    tensors, features, labels, weight = _read(options)
+    tensors, features, labels, weight, bias = _read(options)
     result = inspect_weights(tensors)
     show(format_table([row for row in result.rows() if len(row) > 1], result.header()))
     remarks, tables, found = result.remarks(), [], None
     if features is not None:
-        found = inspect_features(features, labels, weight)
+        found = inspect_features(features, labels, weight, bias)
         remarks = [*remarks, *found.remarks()]
         measured = [found.uniformity] + ([found.collapse] if found.collapse else [])
         for part in measured:
@@ -90,24 +90,30 @@ def _inspect(options: argparse.Namespace) -> int:
 
 def _read(
     options: argparse.Namespace,
-) -> tuple[dict[str, Tensor], Tensor | None, Tensor | None, Tensor | None]:
-    """Weights, features, labels and the classifier's weight, as far as they are there."""
+) -> tuple[dict[str, Tensor], Tensor | None, Tensor | None, Tensor | None, Tensor | None]:
+    """Weights, features, labels, the classifier's weight and bias, as far as they are there."""
     from ..evaluation.checkpoint_files import read_checkpoint
     from ..evaluation.feature_files import load_features, pick
+    from ..evaluation.inputs import check_features
 
     run = options.checkpoint / "run.json"
-    features = labels = weight = None
+    features = labels = weight = bias = None
     if run.is_file():
-        tensors, features, labels, weight = _read_run(options)
+        tensors, features, labels, weight, bias = _read_run(options)
     else:
         tensors = read_checkpoint(options.checkpoint)
     if options.features is not None:
         arrays = load_features(options.features)
-        features = pick(arrays, "features", options.features)
-        labels, weight = arrays.get("labels"), arrays.get("weight", weight)
+        features = check_features("features", pick(arrays, "features", options.features))
+        labels, weight, bias = (arrays.get(name) for name in ("labels", "weight", "bias"))
+        if weight is not None and weight.ndim != 2:
+            raise ValueError(
+                f"{options.features}: weight: expected (C, {features.shape[1]}), a row per class; "
+                f"got {tuple(weight.shape)}. Leave it out for the figures of the features alone"
+            )
     if weight is not None and features is not None and weight.shape[1] != features.shape[1]:
         weight = None
-    return tensors, features, labels, weight
+    return tensors, features, labels, weight, bias
 
 
 def _read_run(options: argparse.Namespace) -> Any:
@@ -117,16 +123,19 @@ def _read_run(options: argparse.Namespace) -> Any:
 
     place, _ = find_weights(options.checkpoint, options.weights)
     tensors = load_weights(place / "model.safetensors")
+    nothing = (tensors, None, None, None, None)
     if options.features is not None or not options.limit:
-        return tensors, None, None, None
+        return nothing
     try:
         run = TrainedRun.open(options.checkpoint, options.weights)
     except ValueError:  # not the run of a classifier: weights alone
-        return tensors, None, None, None
+        return nothing
     samples = run.test_samples().first(options.limit)
     features = run.extract(samples.images)
     head = getattr(run.model, "head", None)
-    weight = getattr(head, "weight", None)
+    weight, bias = getattr(head, "weight", None), getattr(head, "bias", None)
     if not isinstance(weight, Tensor) or weight.ndim != 2:
-        return tensors, features, samples.labels, None
-    return tensors, features, samples.labels, weight.detach()
+        return tensors, features, samples.labels, None, None
+    # A head of somebody else may call anything a bias
+    per_class = isinstance(bias, Tensor) and bias.shape == weight.shape[:1]
+    return tensors, features, samples.labels, weight.detach(), bias if per_class else None

@@ -14,6 +14,7 @@ from torch import Tensor
 from .. import functional as HF
 from .._optional import require
 from .._terminal import complain
+from ..functional.covering import MAX_HULL_DIM
 
 __all__ = ["main"]
 
@@ -90,6 +91,9 @@ def _parser() -> argparse.ArgumentParser:
 def describe(points: Tensor, s: float, half_space: bool = False) -> dict[str, Any]:
     """Energy over unordered pairs, smallest angle and covering radius, in degrees.
 
+    An energy that no float can hold is None; log10_energy is there for every s > 0. Where
+    covering_radius_exact is False, the radius is at least what is given.
+
     >>> octahedron = torch.cat([torch.eye(3), -torch.eye(3)]).double()
     >>> round(describe(octahedron, s=1.0)["energy"], 6)
     9.985281
@@ -97,11 +101,12 @@ def describe(points: Tensor, s: float, half_space: bool = False) -> dict[str, An
     everything = torch.cat([points, -points]) if half_space else points
     several = len(everything) > 1
     finite = math.isfinite(s) and several
-    energy = (
-        float(HF.hyperspherical_energy(everything, s=s, reduction="sum")) / 2 if finite else None
-    )
+    energy, log10_energy = _energy(everything, s) if finite else (None, None)
     angle = math.degrees(float(HF.separation_distance(everything))) if several else None
-    radius = math.degrees(float(HF.covering_radius(everything)))
+    # The random directions of the bound are the same each time, whatever was drawn before
+    generator = torch.Generator().manual_seed(0)
+    radius = math.degrees(float(HF.covering_radius(everything, generator=generator)))
+    exact = points.shape[1] <= MAX_HULL_DIM or radius >= 90
     known = None if half_space else HF.best_known(len(points), points.shape[1], s)
     ours = energy if finite else angle
     behind = None
@@ -111,21 +116,52 @@ def describe(points: Tensor, s: float, half_space: bool = False) -> dict[str, An
     return {
         "n": len(points),
         "dim": points.shape[1], "s": s if math.isfinite(s) else "inf", "half_space": half_space,
-        "energy": energy, "minimal_angle": angle, "covering_radius": radius,
+        "energy": energy, "log10_energy": log10_energy, "minimal_angle": angle,
+        "covering_radius": radius, "covering_radius_exact": exact,
         "record": known and known.value, "behind": behind, "precision": known and known.precision,
         "source": known and known.source,
     }  # fmt: skip
+
+
+def _energy(points: Tensor, s: float) -> tuple[float | None, float | None]:
+    """Energy over unordered pairs and its decimal logarithm, None where there is none.
+
+    Of the distances as they are: `hyperspherical_energy` has a floor on them, which is high for a
+    large s.
+    """
+    total, logs = 0.0, []
+    for start in range(0, len(points), 1024):
+        rows = points[start : start + 1024]
+        distance = torch.cdist(rows, points, compute_mode="donot_use_mm_for_euclid_dist")
+        # Every pair once: those of a row with later ones
+        later = torch.ones_like(distance, dtype=torch.bool).triu(start + 1)
+        log = -distance[later].log()
+        total += float(log.sum() if s == 0 else (s * log).exp().sum())
+        logs.append((s * log).logsumexp(0))
+    if s == 0:
+        return total, None
+    held = total if 0 < total < math.inf else None
+    return held, float(torch.stack(logs).logsumexp(0)) / math.log(10)
+
+
+def _energy_text(result: dict[str, Any]) -> str | None:
+    """The energy to nine digits behind the point, as a power of ten where it is huge or tiny."""
+    energy, power = result["energy"], result["log10_energy"]
+    if power is not None and abs(power) > 12:
+        return f"10^{power:.6f}"
+    return None if energy is None else f"{energy:.9f}"
 
 
 def _table(result: dict[str, Any]) -> str:
     what = "line" if result["half_space"] else "point"
     what += "" if result["n"] == 1 else "s"
     lines = [f"{result['n']} {what} in R^{result['dim']}, s = {float(result['s']):g}"]
-    if result["energy"] is not None:
-        lines.append(f"  energy (unordered pairs)  {result['energy']:.9f}")
+    if energy := _energy_text(result):
+        lines.append(f"  energy (unordered pairs)  {energy}")
     if result["minimal_angle"] is not None:
         lines.append(f"  minimal angle             {result['minimal_angle']:.6f} degrees")
-    lines.append(f"  covering radius           {result['covering_radius']:.6f} degrees")
+    bound = "" if result["covering_radius_exact"] else "at least "
+    lines.append(f"  covering radius           {bound}{result['covering_radius']:.6f} degrees")
     if result["record"] is not None:
         lines.append(f"  best published value      {_compared(result)}")
         lines.append(f"                            {result['source']}")
@@ -192,8 +228,8 @@ def _draw_page(points: Tensor, flat: Tensor, path: Path, half_space: bool, s: fl
 
     result = describe(points, s, half_space)
     facts = []
-    if result["energy"] is not None:
-        facts.append(("energy", f"{result['energy']:.9f}"))
+    if energy := _energy_text(result):
+        facts.append(("energy", energy))
     if result["minimal_angle"] is not None:
         facts.append(("smallest angle", f"{result['minimal_angle']:.7f} degrees"))
     facts.append(("covering radius", f"{result['covering_radius']:.5f} degrees"))

@@ -23,7 +23,8 @@ class BatchLoader(KeepsPlace):
 
     The order of epoch e depends on (seed, e) only, and the augmentation of a batch on (seed, e,
     batch, rank) only. So the state is two numbers, and a resumed run sees the same tensors bit for
-    bit. An epoch that is left early starts again at its first batch.
+    bit. In a loader that lives on, an epoch that is left early starts again at its first batch; a
+    loader that takes over its state goes on with the next batch (see `state_dict`).
 
     Processes share each global batch of `world_size` x `batch_size` samples: together they see
     every sample exactly once per epoch, none twice, and all have the same number of batches, so no

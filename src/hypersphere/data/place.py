@@ -29,6 +29,10 @@ class KeepsPlace:
     def state_dict(self) -> dict[str, int]:
         """Where the loader stands; everything else is given by its arguments.
 
+        The place is that after the last batch received, also once the `for` loop was left with
+        `break`: a run that stops in the middle of an epoch is resumed there. The loader itself
+        would begin that epoch again; give it its own state (`load_state_dict`) to go on instead.
+
         Returns:
             Epoch, batch, and the arguments that a resumed loader has to share.
         """

@@ -58,7 +58,10 @@ class FeatureInspection:
 
 
 def inspect_features(
-    features: Tensor, labels: Tensor | None = None, weight: Tensor | None = None
+    features: Tensor,
+    labels: Tensor | None = None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
 ) -> FeatureInspection:
     """Uniformity, alignment, collapse and class angles of features.
 
@@ -66,6 +69,7 @@ def inspect_features(
         features: (n, d), n >= 2.
         labels: (n,) classes. Default: none; then there is only the uniformity.
         weight: (C, d) of the classifier, for NC2 to NC4. Default: none.
+        bias: (C,) of the classifier, for NC4. Default: none.
 
     Returns:
         The figures, and in words what stands out.
@@ -73,7 +77,7 @@ def inspect_features(
     uniformity = feature_uniformity(features, labels)
     if labels is None or len(labels.unique()) < 2:
         return FeatureInspection(uniformity, None, None, None)
-    collapse = neural_collapse(features, labels, weight)
+    collapse = neural_collapse(features, labels, weight, bias)
     cosine = torch.tensor(class_mean_cosines(features, labels).cosine, dtype=torch.float64)
     i, j = torch.triu_indices(len(cosine), len(cosine), 1)
     angles = cosine[i, j].clamp(-1, 1).acos().rad2deg()

@@ -74,7 +74,7 @@ def out_of_distribution(
         train: (n, d) features of training samples.
         test: (t, d) features of test samples of the same kind; the positives.
         other: (o, d) features of another set; the negatives.
-        method: "knn", "cosine", "mahalanobis" or "vmf".
+        method: "knn", "cosine", "mahalanobis" (classes must have some spread) or "vmf".
         labels: (n,) classes of the training samples. Default: all are one class. "knn" does not
             use them.
         k: which nearest neighbor "knn" takes; at most n.
@@ -158,9 +158,15 @@ def _mahalanobis(train: Tensor, index: Tensor, features: Tensor) -> Tensor:
     means, _ = _class_means(train, index)
     residual = train - means[index]
     covariance = residual.T @ residual / len(train)
+    spread = covariance.diagonal().mean()
+    # Within rounding of the means: equal rows need not give exactly 0
+    if not bool(spread > 1e-24 * train.square().mean()):
+        raise ValueError(
+            "mahalanobis measures in units of the spread within classes; the training features of "
+            "each class are all the same, so there is none. Take method cosine or knn"
+        )
     # Directions without any spread count as if they had a little: the covariance may be singular
-    floor = 1e-6 * covariance.diagonal().mean().clamp_min(1e-300)
-    covariance.diagonal().add_(floor)
+    covariance.diagonal().add_(1e-6 * spread)
     factor = torch.linalg.cholesky(covariance)
 
     def whiten(rows: Tensor) -> Tensor:

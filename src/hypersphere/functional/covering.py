@@ -80,6 +80,9 @@ def covering_radius(
     elif u.shape[1] <= MAX_HULL_DIM:
         caps = _empty_caps(u)
         radius = float(caps.max()) if caps is not None else math.pi / 2
+    elif int(torch.linalg.matrix_rank(u)) < u.shape[1]:
+        # A hyperplane holds all points, and the origin is in their hull: its normal.
+        radius = math.pi / 2
     else:
         radius = _sampled_covering_radius(u, samples, generator)
     return torch.tensor(radius, dtype=points.dtype, device=points.device)
@@ -184,8 +187,8 @@ def _empty_caps(u: Tensor) -> Tensor | None:
     spatial = require("scipy.spatial", extra="data")
     if len(u) <= u.shape[1]:
         return None
-    if u.shape[1] == 1:
-        return torch.tensor([math.pi / 2, math.pi / 2], dtype=u.dtype)
+    if u.shape[1] == 1:  # both directions there are, each a facet of its own
+        return torch.zeros(2, dtype=u.dtype) if bool(u.min() < 0 < u.max()) else None
     try:
         hull = spatial.ConvexHull(u.numpy())
     except spatial.QhullError:

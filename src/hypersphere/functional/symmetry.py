@@ -22,6 +22,7 @@ __all__ = ["orbit", "root_system", "symmetric_starts", "symmetry_groups"]
 
 # Images beyond which an orbit is not followed.
 MAX_ORBIT = 100_000
+_Draw = Callable[[torch.Generator, int], Tensor]
 
 
 def symmetry_groups(dim: int) -> list[str]:
@@ -188,16 +189,21 @@ def _sized(
     strata = []
     for vectors, once in spans:
 
-        def sample(generator: torch.Generator, vectors: Tensor = vectors) -> Tensor:
+        def draw(generator: torch.Generator, limit: int, vectors: Tensor = vectors) -> Tensor:
             share = torch.rand(len(vectors), generator=generator, dtype=torch.float64)
-            return orbit(normalize((share @ vectors)[None])[0], matrices, lines=lines)
+            return orbit(normalize((share @ vectors)[None])[0], matrices, limit, lines)
 
         try:
-            probe = torch.Generator().manual_seed(1)
-            share = torch.rand(len(vectors), generator=probe, dtype=torch.float64)
-            size = len(orbit(normalize((share @ vectors)[None])[0], matrices, largest, lines))
+            size = len(draw(torch.Generator().manual_seed(1), largest))
         except ValueError:
             continue
+
+        def sample(generator: torch.Generator, draw: _Draw = draw, size: int = size) -> Tensor:
+            # So close to a mirror that a point and its image count as one: another point
+            while len(images := draw(generator, MAX_ORBIT)) != size:
+                pass
+            return images
+
         strata.append(_Stratum(size, once, sample))
     return strata
 

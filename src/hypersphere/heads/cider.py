@@ -6,6 +6,7 @@ import math
 from typing import Annotated
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -14,6 +15,7 @@ from ..functional.cross_entropy import Reduction
 from ..functional.labels import check_labels, check_shapes
 from ..ranges import Range
 from ..registry import register
+from . import collectives
 from .arguments import sizes
 
 __all__ = ["CiderHead"]
@@ -29,7 +31,9 @@ class CiderHead(nn.Module):
     of unit features z. The prototypes are no parameters: after each batch those of its classes move
     to normalize(decay mu + (1 - decay) mean z). The gradient of the dispersion reaches the features
     through this step. The authors' code moves them sample by sample; here the mean over the samples
-    of a class moves them once. Features (B, d) -> scores (B, C), the cosines over t.
+    of a class moves them once. With several processes the mean is over the samples of all, so that
+    the prototypes are alike on all: in training every process has to compute its loss. Features
+    (B, d) -> scores (B, C), the cosines over t.
 
     Args:
         in_features: dimension d of the features.
@@ -96,8 +100,11 @@ class CiderHead(nn.Module):
         check_shapes(features, self.weight, labels)
         check_labels(labels, self.num_classes, ignore_index)
         labels = labels.long()
-        unit = normalize(features.float())
-        prototypes = self._moved(unit, labels, ignore_index) if self.training else self.weight
+        wide = torch.promote_types(features.dtype, torch.float32)
+        wide = torch.promote_types(wide, self.weight.dtype)
+        unit, prototypes = normalize(features.to(wide)), self.weight.to(wide)
+        if self.training:
+            prototypes = self._moved(unit, prototypes, labels, ignore_index)
         compact = F.cross_entropy(
             unit @ prototypes.detach().T / self.temperature,
             labels,
@@ -113,17 +120,21 @@ class CiderHead(nn.Module):
                 self.weight.copy_(prototypes)
         return dispersion + self.compactness * compact
 
-    def _moved(self, unit: Tensor, labels: Tensor, ignore_index: int) -> Tensor:
+    def _moved(self, unit: Tensor, prototypes: Tensor, labels: Tensor, ignore_index: int) -> Tensor:
         """The prototypes after this batch, (C, d), with a graph to the features."""
         counted = labels != ignore_index
         index = labels.where(counted, 0)
         # where, not a product: an ignored row may hold NaN
         rows = torch.where(counted[:, None], unit, 0.0)
-        total = torch.zeros_like(self.weight).index_add(0, index, rows)
-        counts = torch.zeros_like(self.weight[:, 0]).index_add(0, index, counted.float())
+        total = torch.zeros_like(prototypes).index_add(0, index, rows)
+        counts = torch.zeros_like(prototypes[:, 0]).index_add(0, index, counted.to(unit.dtype))
+        if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+            # The losses of all processes depend on the sum, so its gradient is a sum as well
+            total = collectives.share(collectives.sum_over(total, None), None)
+            counts = collectives.sum_over(counts, None)
         mean = total / counts.clamp_min(1)[:, None]
-        moved = normalize(self.decay * self.weight + (1 - self.decay) * mean)
-        return torch.where(counts[:, None] > 0, moved, self.weight)
+        moved = normalize(self.decay * prototypes + (1 - self.decay) * mean)
+        return torch.where(counts[:, None] > 0, moved, prototypes)
 
     def extra_repr(self) -> str:
         return (

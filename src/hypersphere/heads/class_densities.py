@@ -26,7 +26,9 @@ class VonMisesFisherHead(nn.Module):
     A softmax over cosines has one scale; here each class has a concentration of its own, and the
     normalizer charges for it: a narrow class wins near its mean and loses elsewhere. The loss is
     minus the log posterior of the class, its cross entropy. Features (B, d) -> scores (B, C);
-    lengths of features and weights do not matter.
+    lengths of features and weights do not matter. Scores of 16-bit features are float32, under
+    autocast too: log Z_d is several hundred at d = 512, where 16 bits have no digits left to tell
+    the classes apart.
 
     Args:
         in_features: dimension d of the features, >= 2.
@@ -77,10 +79,12 @@ class VonMisesFisherHead(nn.Module):
 
         Args:
             features: (n, d); every class has to occur.
-            labels: (n,) integers.
+            labels: (n,) integers; samples with the label -100 do not count.
         """
         check_shapes(features, self.weight, labels)
         check_labels(labels, self.num_classes, -100)
+        labels = labels.long()
+        features, labels = features[labels != -100], labels[labels != -100]
         counts = torch.bincount(labels, minlength=self.num_classes)
         if int(counts.min()) == 0:
             missing = int(counts.argmin())
@@ -97,10 +101,11 @@ class VonMisesFisherHead(nn.Module):
 
     def forward(self, features: Tensor, labels: Tensor | None = None) -> Tensor:
         """(B, C) log densities of the features under each class; labels change nothing."""
-        cos = F.linear(normalize(features), normalize(self.weight).to(features.dtype))
-        kappa = self.concentration
-        scores = kappa * cos.float() - vmf_log_normalizer(kappa, self.in_features)
-        return scores.to(features.dtype)
+        wide = torch.promote_types(features.dtype, torch.float32)
+        with torch.autocast(features.device.type, enabled=False):
+            cos = F.linear(normalize(features.to(wide)), normalize(self.weight.to(wide)))
+            kappa = self.concentration.to(wide)
+            return kappa * cos - vmf_log_normalizer(kappa, self.in_features)
 
     def loss(
         self,
@@ -125,7 +130,7 @@ class VonMisesFisherHead(nn.Module):
         check_shapes(features, self.weight, labels)
         check_labels(labels, self.num_classes, ignore_index)
         return F.cross_entropy(
-            self(features).float(),
+            self(features),
             labels.long(),
             reduction=reduction,
             label_smoothing=label_smoothing,

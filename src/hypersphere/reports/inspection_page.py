@@ -66,7 +66,7 @@ def _layers(layers: Sequence[Any]) -> str:
               "effective rank", "spectrum", "length")  # fmt: skip
     rows = []
     for layer in layers:
-        rank = f"{layer.effective_rank:.1f} of {min(layer.neurons, layer.dim)}"
+        rank = f"{layer.effective_rank:.1f} of {layer.full_rank}"
         rows.append((
             html.escape(layer.name), f"{layer.neurons} x {layer.dim}", _number(layer.relative, 2),
             _gauge(layer.relative), _number(layer.smallest_angle, 1), str(layer.duplicates), rank,

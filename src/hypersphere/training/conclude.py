@@ -106,6 +106,8 @@ def save_features(
 ) -> None:
     """At most 2,000 test features, as they are and in 3 principal directions, for the report.
 
+    As they are: directions and lengths, for a classifier's bias counts less for longer features.
+
     Small pictures (up to 32 x 32) go with them, so that a point of the report can show its own.
     """
     bad = int((~torch.isfinite(features)).any(1).sum())
@@ -126,6 +128,7 @@ def save_features(
     arrays = {
         "features": projected.numpy(),
         "directions": nn.functional.normalize(features, dim=1).half().numpy(),
+        "lengths": features.float().norm(dim=1).numpy(),
         "labels": labels.numpy(),
         "classes": np.asarray(classes),
     }

@@ -45,14 +45,16 @@ class InspectedLayer:
         random: that of random directions in R^d.
         least: a lower bound of that of any N directions in R^d, exact for N <= d + 1.
         relative: (energy - least) / (random - least): 0 is the best possible, 1 as good as random.
+            NaN in R^2, where the mean energy of random directions is infinite.
         smallest_angle: between two neurons, in degrees.
-        duplicates: number of neurons with another one within 5 degrees.
-        zeros: number of neurons of length 0.
-        effective_rank: exponential of the entropy of the squared singular values, <= min(N, d).
+        duplicates: number of neurons with another one within 5 degrees, of those measured.
+        zeros: number of neurons of length 0, of all N.
+        effective_rank: exp(H(p)), p the singular values over their sum, <= min(measured, d).
         spectrum: singular values relative to the largest, at most 64 of them, evenly chosen.
         largest_share: share of the largest squared singular value in their sum.
-        norms: lengths of the neurons.
+        norms: lengths of all N neurons.
         finite: whether all entries are finite.
+        measured: number of neurons that everything but zeros and norms is of: N, or a sample.
     """
 
     name: str
@@ -70,6 +72,12 @@ class InspectedLayer:
     largest_share: float
     norms: Norms
     finite: bool
+    measured: int
+
+    @property
+    def full_rank(self) -> int:
+        """The largest rank that the measured neurons can have."""
+        return min(self.measured, self.dim)
 
     def remarks(self) -> Iterator[str]:
         """What stands out, in words.
@@ -80,12 +88,17 @@ class InspectedLayer:
         if not self.finite:
             yield f"{self.name} has entries that are not finite; nothing else can be said of it."
             return
-        full = min(self.neurons, self.dim)
+        full = self.full_rank
         if self.zeros:
             yield f"{self.name}: {self.zeros} of {self.neurons} neurons are zero."
         if self.duplicates:
+            all_or_some = (
+                f"{self.neurons} neurons"
+                if self.measured == self.neurons
+                else f"the {self.measured} neurons looked at, a sample of {self.neurons},"
+            )
             yield (
-                f"{self.name}: {self.duplicates} of {self.neurons} neurons have a near duplicate "
+                f"{self.name}: {self.duplicates} of {all_or_some} have a near duplicate "
                 f"(smallest angle {self.smallest_angle:.2g} degrees)."
             )
         if 1.5 < self.relative < math.inf:
@@ -145,7 +158,7 @@ class InspectionResult(Result):
                 f"{layer.relative:.2f}",
                 f"{layer.smallest_angle:.1f}",
                 layer.duplicates,
-                f"{layer.effective_rank:.1f} / {min(layer.neurons, layer.dim)}",
+                f"{layer.effective_rank:.1f} / {layer.full_rank}",
                 f"{100 * layer.largest_share:.1f} %",
                 f"{layer.norms.mean:.3g} +- {layer.norms.deviation:.2g}",
             )
@@ -159,7 +172,8 @@ def inspect_weights(tensors: Mapping[str, Tensor]) -> InspectionResult:
     Args:
         tensors: names and tensors. Floating-point tensors of two dimensions or more with at least
             two rows and two columns count, (N, ...) as N neurons; everything else is skipped. Of
-            more than 4096 neurons an even sample of 4096 is measured.
+            more than 4096 neurons an even sample of 4096 is measured; zeros and lengths are those
+            of all.
 
     Returns:
         The figures of each layer, and in words what stands out.
@@ -186,11 +200,11 @@ def _inspect(name: str, tensor: Tensor) -> InspectedLayer:
     if not bool(rows.isfinite().all()):
         lost = Norms(nan, nan, nan, nan)
         return InspectedLayer(name, neurons, dim, nan, random, least, nan, nan, 0, 0, nan, [], nan,
-                              lost, False)  # fmt: skip
+                              lost, False, neurons)  # fmt: skip
+    zeros, norms = int((rows.norm(dim=1) == 0).sum()), Norms.of(rows)
     if neurons > MAX_NEURONS:
         rows = rows[torch.linspace(0, neurons - 1, MAX_NEURONS).long()]
-    lengths = rows.norm(dim=1)
-    nonzero = rows[lengths > 0]
+    nonzero = rows[rows.norm(dim=1) > 0]
     energy = smallest = nan
     close = 0
     if len(nonzero) > 1:
@@ -212,15 +226,16 @@ def _inspect(name: str, tensor: Tensor) -> InspectedLayer:
         energy,
         random,
         least,
-        (energy - least) / (random - least),
+        (energy - least) / (random - least) if math.isfinite(random) else nan,
         smallest,
         close,
-        int((lengths == 0).sum()),
+        zeros,
         effective_rank(rows),
         (shown / values[0].clamp_min(1e-300)).tolist(),
         float(squares[0]) / total if total > 0 else nan,
-        Norms.of(rows),
+        norms,
         True,
+        len(rows),
     )
 
 
@@ -230,7 +245,7 @@ def _nearest(rows: Tensor) -> tuple[Tensor, Tensor]:
     nearest, numbers = [], []
     for start in range(0, len(unit), 1024):
         cos = unit[start : start + 1024] @ unit.T
-        cos.diagonal(offset=start).fill_(-1)
+        cos.diagonal(offset=start).fill_(-math.inf)  # below the -1 of opposite rows
         index = cos.argmax(1)
         # By the chord: acos loses half of the digits near 0
         chord = (unit[start : start + 1024] - unit[index]).norm(dim=1)

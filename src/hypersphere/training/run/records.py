@@ -16,7 +16,7 @@ from hypersphere.training.run.checkpoint import RunError
 __all__ = ["changed_config", "changed_file", "data_of_run", "file_entry", "partial_checksum"]
 __all__ += ["read_record", "run_config", "text_checksum"]
 
-LARGEST_CONFIG = 1 << 20  # bytes
+LARGEST_CONFIG = 1 << 26  # bytes; no run writes more
 
 
 def read_record(path: Path) -> dict[str, Any]:

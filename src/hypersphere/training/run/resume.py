@@ -103,7 +103,8 @@ def record_changes(
 
 def for_processes(task: dict[str, Any], count: int) -> dict[str, Any]:
     """A task's state, with the place in the data for `count` processes: they share the same
-    batches, so only the size of each one's part is another.
+    batches, so only the size of each one's part is another. Streamed shards are dealt out to the
+    processes, whose batches would be others: they are refused.
 
     >>> loader = {"epoch": 3, "batch": 7, "batch_size": 64, "world_size": 1}
     >>> for_processes({"loader": loader}, 2)["loader"]
@@ -112,6 +113,13 @@ def for_processes(task: dict[str, Any], count: int) -> dict[str, Any]:
     if "loader" not in task:
         return task
     loader = task["loader"]
+    if "shards" in loader and loader["world_size"] != count:
+        raise RunError(
+            f"the checkpoint is of {loader['world_size']} processes that read shards of their own, "
+            f"and cannot go on with {count}: the samples would be others. Resume with "
+            f"{loader['world_size']} (fabric.devices, torchrun), or start a new run without "
+            "--resume (--train.init_from takes over the weights)"
+        )
     together = loader["batch_size"] * loader["world_size"]
     return {**task, "loader": {**loader, "batch_size": together // count, "world_size": count}}
 

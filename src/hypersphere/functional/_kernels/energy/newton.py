@@ -19,7 +19,7 @@ from torch import Tensor
 from ...angles import normalize
 from .contacts import tangent_bases
 from .descent import Objective
-from .pair_energy import value_and_gradient
+from .pair_energy import BLOCK_ENTRIES, value_and_gradient
 from .potential import Potential
 from .truncated_newton import PairDerivatives, truncated_newton
 
@@ -45,7 +45,8 @@ def riesz(potential: Potential) -> Objective:
 def newton(x: Tensor, potential: Potential, iterations: int = 30) -> tuple[Tensor, float]:
     """Second-order finish of one configuration (n, d), and what is left of its gradient.
 
-    The rest is relative to the forces that cancel in it. Up to 1500 coordinates the Hessian is
+    The rest is relative to the forces that cancel in it, taken without their directions: in a
+    symmetric configuration they may cancel altogether. Up to 1500 coordinates the Hessian is
     formed, above that its products with vectors are.
     """
     objective = riesz(potential)
@@ -57,7 +58,8 @@ def newton(x: Tensor, potential: Potential, iterations: int = 30) -> tuple[Tenso
         return lambda cos, start: _pair_derivatives(cos, potential, start)
 
     if x.shape[0] * (x.shape[1] - 1) > MAX_DENSE:
-        return truncated_newton(x, rows, energy)
+        x, slope = truncated_newton(x, rows, energy)
+        return x, slope / _forces(x, potential)
     value = energy(x)
     for _ in range(iterations):
         new = newton_step(x, *_pair_derivatives(x @ x.T, potential), energy, value)
@@ -66,13 +68,13 @@ def newton(x: Tensor, potential: Potential, iterations: int = 30) -> tuple[Tenso
         x, value = new
     # The energy has no digits left to fall; the gradient still has.
     for _ in range(4):
-        move, slope, forces = newton_direction(x, *_pair_derivatives(x @ x.T, potential))
+        move, slope = newton_direction(x, *_pair_derivatives(x @ x.T, potential))
         trial = normalize(x + move)
-        _, new_slope, _ = newton_direction(trial, *_pair_derivatives(trial @ trial.T, potential))
+        _, new_slope = newton_direction(trial, *_pair_derivatives(trial @ trial.T, potential))
         if not new_slope < slope:
             break
         x, slope = trial, new_slope
-    return x, slope / forces
+    return x, slope / _forces(x, potential)
 
 
 def newton_step(
@@ -96,8 +98,8 @@ def newton_step(
 
 def newton_direction(
     x: Tensor, first: Tensor, second: Tensor, rank_one: float = 0.0
-) -> tuple[Tensor, float, float]:
-    """Newton direction (n, d) on the product of spheres, norm of the gradient, norm of the forces.
+) -> tuple[Tensor, float]:
+    """Newton direction (n, d) on the product of spheres, and the norm of the gradient.
 
     For F = sum_{i<j} c(g_ij) of the cosines g, with c' = first and c'' = second (n, n), the Hessian
     has blocks c' I + c'' x_j x_i^T between i != j and sum_j c'' x_j x_j^T - (x_i . grad_i) I on the
@@ -127,7 +129,20 @@ def newton_direction(
     move = (basis @ step.view(n, d - 1, 1))[..., 0]
     longest = float(move.norm(dim=1).max().clamp_min(1e-300))
     move = move * min(1.0, 0.5 * n ** (-1 / (d - 1)) / longest)
-    return move, float(tangent.norm()), float(gradient.norm().clamp_min(1e-300))
+    return move, float(tangent.norm())
+
+
+def _forces(x: Tensor, potential: Potential) -> float:
+    """Norm over the points of the sum of the sizes of the forces on each."""
+    one_side = potential._replace(half_space=False)
+    step = max(1, BLOCK_ENTRIES // len(x))
+    sums = []
+    for start in range(0, len(x), step):
+        cos = x[start : start + step] @ x.T
+        sides = (cos, -cos) if potential.half_space else (cos,)
+        first = [_pair_derivatives(side, one_side, start)[0].sum(1) for side in sides]
+        sums.append(torch.stack(first).sum(0))
+    return float(torch.cat(sums).norm().clamp_min(1e-300))
 
 
 def _pair_derivatives(cos: Tensor, potential: Potential, start: int = 0) -> tuple[Tensor, Tensor]:

@@ -34,11 +34,12 @@ def truncated_newton(
     iterations: int = 200,
     tolerance: float = 1e-13,
 ) -> tuple[Tensor, float]:
-    """A minimum (n, d) near x, and the rest of its gradient relative to the forces that cancel.
+    """A minimum (n, d) near x, and the norm of what is left of its gradient.
 
     derivatives: x -> the derivatives of the pair potential at x.
     energy: F, whose fall is asked for as long as it has digits; then the gradient has to fall.
     rank_one: a, if the Hessian has a further term -a grad grad^T.
+    tolerance: of the gradient relative to the forces in it, below which it is left as it is.
     """
     value = float(energy(x))
     gradient, forces, product = _linearize(x, derivatives(x), rank_one)
@@ -65,7 +66,7 @@ def truncated_newton(
             break
         x, value, rest = trial, reached, new_rest
         gradient, _, product = new
-    return x, rest
+    return x, float(gradient.norm())
 
 
 def _linearize(
@@ -102,7 +103,7 @@ def _linearize(
         result -= (result * x).sum(1, keepdim=True) * x
         return result - rank_one * float((gradient * v).sum()) * gradient if rank_one else result
 
-    return gradient, float(total.norm()), product
+    return gradient, float(total.norm().clamp_min(1e-300)), product
 
 
 def _direction(gradient: Tensor, product: Callable[[Tensor], Tensor], accuracy: float) -> Tensor:
