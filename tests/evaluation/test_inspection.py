@@ -170,6 +170,27 @@ def test_untrusted_files_run_nothing_and_errors_help(tmp_path):
         read_checkpoint(tmp_path)
 
 
+@pytest.mark.parametrize("content", [b"email", b"", b"\x80\x02}q\x00.", b"e" * 500])
+def test_bytes_that_are_no_checkpoint(tmp_path, content, capsys):
+    from hypersphere.cli import main
+
+    (tmp_path / "a.pt").write_bytes(content)
+    assert main(["inspect", str(tmp_path / "a.pt")]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("hypersphere inspect:") and "a.pt" in error and "\x1b" not in error
+
+
+def test_nothing_to_inspect_is_said(tmp_path, capsys):
+    from hypersphere.cli import main
+
+    torch.save({"a": torch.ones(4, dtype=torch.int8)}, tmp_path / "a.pt")
+    assert main(["inspect", str(tmp_path / "a.pt")]) == 0
+    assert "No weight was inspected" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["inspect", str(tmp_path / "a.pt"), "-o", str(tmp_path / "no" / "a.html")])
+    assert "there is no folder" in capsys.readouterr().err
+
+
 def test_command_writes_page_and_json(tmp_path, capsys):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4))

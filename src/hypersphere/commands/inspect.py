@@ -44,6 +44,9 @@ def main(argv: list[str]) -> int:
     options = parser.parse_args(argv)
     if options.output is not None and options.output.suffix != ".html":
         parser.error(f"--output writes a page .html; got {options.output}")
+    for path in (options.output, options.json):
+        if path is not None and not path.parent.is_dir():
+            parser.error(f"there is no folder {path.parent} for {path.name}")
     try:
         return _inspect(options)
     except (OSError, ValueError, RuntimeError) as error:
@@ -81,6 +84,7 @@ def _inspect(options: argparse.Namespace) -> int:
     if options.json is not None:
         content = {"weights": plain(result), "features": plain(found), "remarks": remarks}
         options.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        show(str(options.json))
     if options.output is not None:
         title = f"Geometry of {options.checkpoint.name}"
         page = write_inspection(options.output, title, remarks, result.layers, tables)
@@ -128,7 +132,8 @@ def _read_run(options: argparse.Namespace) -> Any:
         return nothing
     try:
         run = TrainedRun.open(options.checkpoint, options.weights)
-    except ValueError:  # not the run of a classifier: weights alone
+    except ValueError as error:  # such as a run without classes, or of a plugin that is not given
+        show(f"no features: {error}\n")
         return nothing
     samples = run.test_samples().first(options.limit)
     features = run.extract(samples.images)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-import zipfile
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,6 @@ PICKLES = (".pt", ".pth", ".bin", ".ckpt")
 # In a folder the first of these that is there: shards of Hugging Face, one file, a pickle
 INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 FILES = ("model.safetensors", "adapter_model.safetensors", "pytorch_model.bin", "adapter_model.bin")
-
-UNREADABLE = (pickle.UnpicklingError, RuntimeError, EOFError, zipfile.BadZipFile, ValueError)
 
 
 def read_checkpoint(path: str | Path) -> dict[str, Tensor]:
@@ -54,14 +52,12 @@ def read_checkpoint(path: str | Path) -> dict[str, Tensor]:
     check_regular(path)
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
-    except (
-        pickle.UnpicklingError,
-        RuntimeError,
-        EOFError,
-        zipfile.BadZipFile,
-        ValueError,
-    ) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+    except Exception as error:  # bytes that are no pickle fail in any way
+        first = (str(error).splitlines() or [""])[0].partition(". ")[0]
+        plain = re.sub(r"\x1b\[[0-9;]*m", "", first)
+        # A KeyError says no more than the byte that it met.
+        named = isinstance(error, (pickle.UnpicklingError, RuntimeError, ValueError))
+        reason = plain if plain and named else "it is no file of torch.save"
         raise Unreadable(
             f"{path} cannot be read with weights_only=True: {reason}. Save the state dict alone: "
             "torch.save(model.state_dict(), path)"

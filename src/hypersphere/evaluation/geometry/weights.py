@@ -142,6 +142,8 @@ class InspectionResult(Result):
         Returns:
             Sentences; never empty.
         """
+        if not self.layers:
+            return ["No weight was inspected: expected matrices of floating-point numbers."]
         found = [remark for layer in self.layers for remark in layer.remarks()]
         return found or ["Nothing stands out: no duplicates, no lost rank, no outlying lengths."]
 
