@@ -229,6 +229,22 @@ def test_command_takes_the_bias_and_refuses_what_is_no_classifier(tmp_path, caps
     assert "weight: expected (C, 2), a row per class; got (2,)" in capsys.readouterr().err
 
 
+def test_neurons_of_other_peoples_layers(tmp_path):
+    """GPT-2 keeps weights (in, out): its neurons are columns, in a file as in a model."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(n_embd=8, n_layer=1, n_head=2, vocab_size=20, n_positions=8)
+    model = transformers.GPT2Model(config)
+    model.save_pretrained(tmp_path / "gpt2")
+    ours = {layer.name: layer for layer in InspectionLog(model)(0).layers}
+    assert (ours["h.0.mlp.c_fc"].neurons, ours["h.0.mlp.c_fc"].dim) == (32, 8)
+    assert ours["wte"].neurons == 20
+    files = {
+        layer.name: layer for layer in inspect_weights(read_checkpoint(tmp_path / "gpt2")).layers
+    }
+    name = next(name for name in files if name.endswith("h.0.mlp.c_fc.weight"))
+    assert files[name].energy == pytest.approx(ours["h.0.mlp.c_fc"].energy)
+
+
 def test_callback_for_any_loop(tmp_path):
     model = nn.Linear(6, 5)
     log = InspectionLog(model, tmp_path / "log.jsonl", every=10)
@@ -236,6 +252,6 @@ def test_callback_for_any_loop(tmp_path):
         log(step)
     lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [0, 10, 20] and len(log.results) == 3
-    assert lines[0]["layers"][0]["name"] == "weight"
+    assert lines[0]["layers"][0]["name"] == "Linear"
     with pytest.raises(ValueError, match="at least 1"):
         hs.evaluation.InspectionLog(model, every=0)

@@ -17,6 +17,8 @@ __all__ = ["read_checkpoint"]
 
 # What trainers put the weights under
 NESTED = ("state_dict", "model", "model_state_dict", "module", "net", "weights")
+# Their linear layers keep weights (in, out)
+WITH_CONV1D = ("gpt2", "openai-gpt", "imagegpt", "decision_transformer")
 PICKLES = (".pt", ".pth", ".bin", ".ckpt")
 # In a folder the first of these that is there: shards of Hugging Face, one file, a pickle
 INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
@@ -39,7 +41,7 @@ def read_checkpoint(path: str | Path) -> dict[str, Tensor]:
     """
     path = Path(path)
     if path.is_dir():
-        return _read_folder(path)
+        return _rows_first(_read_folder(path), path)
     if not path.exists():
         raise ValueError(f"there is no file or folder {path}")
     if path.suffix == ".safetensors":
@@ -76,6 +78,15 @@ def _tensors(content: Any, path: Path) -> dict[str, Tensor]:
             return _tensors(content[key], path)
     keys = ", ".join(map(str, list(content)[:6]))
     raise Unreadable(f"{path} has no tensors, nor a state dict under {', '.join(NESTED)}: {keys}")
+
+
+def _rows_first(tensors: dict[str, Tensor], folder: Path) -> dict[str, Tensor]:
+    """Weights of Hugging Face's Conv1D, (in, out), as (out, in): a neuron per row as elsewhere."""
+    config = read_json(folder / "config.json") if (folder / "config.json").is_file() else {}
+    if not isinstance(config, dict) or config.get("model_type") not in WITH_CONV1D:
+        return tensors
+    turned = re.compile(r"\.(c_attn|c_proj|c_fc|q_attn)\.weight$")
+    return {k: v.mT if turned.search(k) and v.ndim == 2 else v for k, v in tensors.items()}
 
 
 def _read_folder(folder: Path) -> dict[str, Tensor]:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from .geometry.class_geometry import class_mean_cosines
 from .geometry.feature_uniformity import FeatureUniformityResult, feature_uniformity
+from .geometry.geometry import neuron_weights
 from .geometry.neural_collapse import NeuralCollapseResult, neural_collapse
 from .geometry.weights import InspectionResult, inspect_weights
 from .results import plain
@@ -115,7 +116,7 @@ class InspectionLog:
         """
         if step % self.every:
             return None
-        result = inspect_weights(self.model.state_dict())
+        result = inspect_weights(neuron_weights(self.model, embeddings=True))
         self.results.append((step, result))
         if self.path is not None:
             line = {"step": step, "remarks": result.remarks(), **plain(result)}

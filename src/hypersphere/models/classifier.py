@@ -142,6 +142,28 @@ def head_scores(head: nn.Module, features: Tensor) -> Tensor:
     return scores
 
 
+@torch.no_grad()
+def check_scores(head: nn.Module, in_features: int, num_classes: int) -> None:
+    """Refuse a head that has not one score for each class.
+
+    Args:
+        head: features -> scores.
+        in_features: width of the features.
+        num_classes: number of classes.
+
+    Raises:
+        ValueError: if it gives another number.
+    """
+    training = head.training
+    scores = head_scores(head.eval(), torch.zeros(2, in_features))
+    head.train(training)
+    if scores.shape[1] != num_classes:
+        raise ValueError(
+            f"{type(head).__name__} should give a score for each of the {num_classes} classes, "
+            f"num_classes; it gives {scores.shape[1]}"
+        )
+
+
 def _mixes(loss: Any) -> bool:
     """Whether a head's loss takes several labels per sample itself."""
     return loss is not None and "shares" in inspect.signature(loss).parameters

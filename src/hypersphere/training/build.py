@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from hypersphere.models.classifier import head_scores
+from hypersphere.models.classifier import check_scores
 from hypersphere.ranges import check
 from hypersphere.training.config import Config, DataConfig, ScheduleConfig
 from hypersphere.training.hooks import Anneal, Regularize
@@ -227,24 +227,11 @@ def make_head(settings: dict[str, Any], in_features: int, num_classes: int) -> n
             f"got {type(head).__name__}"
         )
     if type(head).__module__.partition(".")[0] != "hypersphere":
-        _check_scores(head, name, in_features, num_classes)
+        check_scores(head, in_features, num_classes)
     if annealing is not None:
         head.annealing = construct("annealing", "", annealing)
     head.detached = detached  # see `tasks.ClassifierLoss`
     return head
-
-
-@torch.no_grad()
-def _check_scores(head: nn.Module, name: str, in_features: int, num_classes: int) -> None:
-    """Refuse a head of the user's own that has not one score for each class."""
-    training = head.training
-    scores = head_scores(head.eval(), torch.zeros(2, in_features))
-    head.train(training)
-    if scores.shape[1] != num_classes:
-        raise ValueError(
-            f"the head {name!r} should give a score for each of the {num_classes} classes, "
-            f"num_classes; it gives {scores.shape[1]}"
-        )
 
 
 def make_net(config: Config, shape: tuple[int, ...], num_classes: int) -> nn.Module:

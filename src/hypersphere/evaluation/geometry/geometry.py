@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from ...finding import find_layers
 from ...functional.angles import normalize, pairwise_cosine, row_norm
 from ...functional.energy import hyperspherical_energy
 from ..inputs import check_features, check_row_labels, check_two_classes
@@ -16,14 +17,14 @@ from ..results import Result
 from .separability import angular_fisher_score, angular_visual_hardness
 
 BINS = 60
-LAYERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
 
 
-def neuron_weights(model: nn.Module) -> dict[str, Tensor]:
-    """The neurons of each layer that has at least two: convolutions, linear layers, heads.
+def neuron_weights(model: nn.Module, embeddings: bool = False) -> dict[str, Tensor]:
+    """The neurons of each layer that has at least two, as `finding.find_layers` finds them.
 
     Args:
         model: any module.
+        embeddings: also those of embeddings, one per entry.
 
     Returns:
         Name of the layer -> (N, d) float32, one neuron per row.
@@ -32,14 +33,9 @@ def neuron_weights(model: nn.Module) -> dict[str, Tensor]:
     ['0', '2']
     """
     found = {}
-    for name, module in model.named_modules():
-        weight = getattr(module, "weight", None)
-        is_layer = isinstance(module, LAYERS) or hasattr(module, "neuron_role")
-        if is_layer and isinstance(weight, Tensor) and weight.ndim >= 2 and len(weight) >= 2:
-            # Of a head with sub-centers, (C, K, d), every one is a direction.
-            several = getattr(module, "subcenters", 1) > 1
-            rows = weight.flatten(0, 1) if several else weight.flatten(1)
-            found[name] = rows.detach().float()
+    for site in find_layers(model, embeddings):
+        if site.state != "quantized" and site.layout.sets * site.layout.neurons > 1:
+            found[site.label] = site.layout.rows(site.read().detach()).float()
     return found
 
 
