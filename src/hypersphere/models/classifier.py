@@ -143,7 +143,7 @@ def head_scores(head: nn.Module, features: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def check_head(head: nn.Module, in_features: int, num_classes: int) -> None:
+def check_scores_of_head(head: nn.Module, in_features: int, num_classes: int) -> None:
     """Refuse a head that has not one score for each class.
 
     Args:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from hypersphere.models.classifier import check_head
+from hypersphere.models.classifier import check_scores_of_head
 from hypersphere.ranges import check
 from hypersphere.training.config import Config, DataConfig, ScheduleConfig
 from hypersphere.training.hooks import Anneal, Regularize
@@ -227,7 +227,7 @@ def make_head(settings: dict[str, Any], in_features: int, num_classes: int) -> n
             f"got {type(head).__name__}"
         )
     if type(head).__module__.partition(".")[0] != "hypersphere":
-        check_head(head, in_features, num_classes)
+        check_scores_of_head(head, in_features, num_classes)
     if annealing is not None:
         head.annealing = construct("annealing", "", annealing)
     head.detached = detached  # see `tasks.ClassifierLoss`
