@@ -42,7 +42,7 @@ HEADS: dict[str, dict[str, Any]] = {
     "A-Softmax": {"name": "a_softmax", "m": 4, "annealing": {"base": 1000.0, "minimum": 5.0}},
     "ArcFace": {"name": "arcface"},
     "AdaFace": {"name": "adaface"},
-    "SphereFace2": {"name": "sphereface2"},
+    "SphereFace2": {"name": "sphereface2", "m": 0.2, "scale": 15.0, "factor": 10.0},
 }
 SETTINGS = {
     "size": [42, 36],
