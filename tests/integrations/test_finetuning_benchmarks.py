@@ -107,7 +107,7 @@ def test_the_comparison_with_peft_runs(tmp_path, monkeypatch):
     monkeypatch.setattr(finetuning, "ROWS", (4,))
     monkeypatch.setattr(finetuning, "CHANNELS", 8)
     monkeypatch.setattr(finetuning, "BLOCKS", 4)
-    monkeypatch.setattr(finetuning, "SIDE", 6)
+    monkeypatch.setattr(finetuning, "PICTURES", ((2, 6),))
     monkeypatch.setattr(finetuning, "WRAP", (64, 8))
     assert finetuning.main() in (0, 1)
     (path,) = (tmp_path / "results" / "benchmarks").glob("finetuning.*.json")
