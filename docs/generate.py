@@ -190,7 +190,7 @@ def reliability_tables(record: dict) -> str:
         f"**{survived:,} of {tried:,} faults survived; {all_inputs['tried']:,} inputs tried: "
         f"{all_inputs['refused']:,} refused with a sentence, {all_inputs['accepted']:,} accepted "
         f"rightly, {all_inputs['wrong']:,} wrong.**",
-        "### Faults: survived of tried",
+        "## Faults: survived of tried",
     ]
     rows = []
     for name, row in sorted(faults.items()):
@@ -198,7 +198,7 @@ def reliability_tables(record: dict) -> str:
         cells = [f"{c['survived']} of {c['tried']}" for c in counts]
         rows.append([name, *cells, f"`{row['test'].partition('::')[2]}`"])
     parts.append(markdown(["running", *kinds, "test"], rows))
-    parts.append("### Inputs, by kind of damage")
+    parts.append("## Inputs, by kind of damage")
     by_kind: dict[str, dict[str, int]] = {}
     for row in inputs.values():
         for kind, counts in row["kinds"].items():
@@ -208,7 +208,7 @@ def reliability_tables(record: dict) -> str:
     rows = [[kind, *(by_kind[kind][key] for key in verdicts)] for kind in sorted(by_kind)]
     titles = ["tried", "refused with a sentence", "accepted rightly", "wrong"]
     parts.append(markdown(["kind", *titles], rows))
-    parts.append("### Inputs, by file")
+    parts.append("## Inputs, by file")
     rows = [
         [name, ", ".join(f"`{c}`" for c in row["commands"]), row["ways"]]
         + [row[key] for key in verdicts]

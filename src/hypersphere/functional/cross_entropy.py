@@ -116,7 +116,7 @@ def margin_logits(
         else:
             logits = row_norm(z, keepdim=True) * angular(pairwise_cosine(z, w), kind, k)
             logits = logits if unit else logits * row_norm(w)
-        logits, nearest = logits.unflatten(1, (w.shape[0] // subcenters, subcenters)).max(2)
+        logits, nearest = torch.unflatten(logits, 1, (w.shape[0] // subcenters, subcenters)).max(2)
         changed = gradient == "caffe" or others_kind is not None or not is_trivial(psi)
         if labels is not None and changed:
             valid = (labels != ignore_index)[:, None]
@@ -131,7 +131,8 @@ def margin_logits(
                     values = curricular(cos, level, curriculum)
                 else:
                     values = angular(cos, others_kind or kind, k)
-                    values = values.unflatten(1, (w.shape[0] // subcenters, subcenters)).amax(2)
+                    parts = (w.shape[0] // subcenters, subcenters)
+                    values = torch.unflatten(values, 1, parts).amax(2)
                 logits = torch.where(valid, row_norm(z, keepdim=True) * values, logits)
             logits = logits.scatter(1, safe, target)
         if bias is not None:

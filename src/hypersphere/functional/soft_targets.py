@@ -68,7 +68,7 @@ def soft_margin_cross_entropy(
         w = weight.to(z.dtype)
         cos = pairwise_cosine(z, w.flatten(0, -2))
         if w.ndim == 3:
-            cos = cos.unflatten(1, w.shape[:2]).amax(2)
+            cos = torch.unflatten(cos, 1, w.shape[:2]).amax(2)
         length = row_norm(z, keepdim=True)
         if not unit:
             length = length * row_norm(w)
