@@ -33,7 +33,7 @@ DIM = 32
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--epochs", type=int, default=6)
+    parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--root", help="folder with MNIST")
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()

@@ -159,7 +159,7 @@ def fit(
     """AdamW with a linear decay; rotations at their scaled rates, others as they are.
 
     The classifier has the rate that is best for it alone, whatever the method: at the small rates
-    of some methods it would hardly move within these steps, and the table would compare that.
+    of some methods it may hardly move within these steps.
     """
     torch.manual_seed(seed)
     nn.init.normal_(model.head.weight, std=0.02)
