@@ -6,7 +6,7 @@ People with ten or more pictures are trained on. Of the others, some make the ga
 are enrolled, the others are asked about), half of the rest are the unknown people that the
 threshold is fitted with, and the other half are used for nothing but the count. Every head has its
 defaults and the same network, steps and rate; the last row is SphereFace2 with settings that were
-chosen among eight by their test accuracy on LFW after 200 updates, one seed, so it is no fair rival.
+chosen among eight by their test accuracy on LFW after 200 updates, one seed: no fair rival.
 
 Results are added to results/open-set.json one by one.
 """
