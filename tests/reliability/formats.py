@@ -209,7 +209,7 @@ FORMATS: list[Format] = [
         (data("modelnet40"),), (), oracles.hdf5,
     ),
     Format(
-        "features of strangers", "gallery", "strangers.npz", (CALIBRATE,), lies.npz_lies(),
+        "features of unknown people", "gallery", "strangers.npz", (CALIBRATE,), lies.npz_lies(),
         oracles.npz,
     ),
     Format(

@@ -12,6 +12,8 @@ With q = q' + dq, g = g' + dg (primes: the rounded vectors),
 
 from __future__ import annotations
 
+import functools
+
 import torch
 from torch import Tensor
 
@@ -40,7 +42,9 @@ class SearchIndex:
         if self.gallery.dtype != torch.float32:
             raise ValueError(f"gallery: expected float32; got {self.gallery.dtype}")
         self.longest = self.worst = 0.0
-        self.small = len(gallery) < 2 * BLOCK  # then it is in the cache anyway
+        self.small = (
+            len(gallery) < 2 * BLOCK
+        )  # then it is in the cache anyway or not _products_are_exact()
         if self.small:
             return
         self.codes = torch.empty(gallery.shape, dtype=torch.int8)
@@ -96,6 +100,20 @@ class SearchIndex:
             product = torch._int_mm(self.codes[here], turned)
             torch.mul(product, self.scale[here].unsqueeze(1), out=out[here])
         return out.mul_(scale)
+
+
+@functools.cache
+def _products_are_exact() -> bool:
+    """Whether this processor multiplies 8-bit numbers exactly.
+
+    Without instructions made for it (VNNI), two products are added in 16 bits, which saturate: the
+    bound of the screening would not hold, and the plain search is used instead.
+    """
+    largest = torch.full((64, 64), 127, dtype=torch.int8)
+    exact = torch.full((64, 64), 64 * 127 * 127, dtype=torch.int32)
+    return all(
+        torch.equal(torch._int_mm(sign * largest, largest), sign * exact) for sign in (1, -1)
+    )
 
 
 def _encode(vectors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
