@@ -42,10 +42,9 @@ class SearchIndex:
         if self.gallery.dtype != torch.float32:
             raise ValueError(f"gallery: expected float32; got {self.gallery.dtype}")
         self.longest = self.worst = 0.0
-        self.small = (
-            len(gallery) < 2 * BLOCK
-        )  # then it is in the cache anyway or not _products_are_exact()
-        if self.small:
+        # A small gallery is in the cache anyway.
+        self.plain = len(gallery) < 2 * BLOCK or not _products_are_exact()
+        if self.plain:
             return
         self.codes = torch.empty(gallery.shape, dtype=torch.int8)
         self.scale = torch.empty(len(gallery))
@@ -70,7 +69,7 @@ class SearchIndex:
             Scores (n, k) and rows (n, k).
         """
         check_search(queries, self.gallery, k)
-        if self.small or len(queries) > FEW or len(self) < 64 * k:
+        if self.plain or len(queries) > FEW or len(self) < 64 * k:
             return search(queries, self.gallery, k)
         codes, scale, error = _encode(queries)
         rounded = scale * codes.float().norm(dim=1)
