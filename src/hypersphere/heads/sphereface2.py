@@ -50,9 +50,9 @@ class SphereFace2Head(MarginHead):
         margin_type: "cosine": g -+ m on both sides (SphereFace2-C); "angle": g(theta_y + m) on the
             own class alone (-A); "multiple": g(m theta_y) (-M).
         gradient: "exact" or "detached".
-        factor: of the loss. Default: 1, as in the equation.
         sample: share of the classes, in (0, 1], that `loss` uses in training; all labels of the
             batch are among them, and those drawn count for the rest. Default: all.
+        factor: of the loss. Default: 1, as in the equation.
 
     >>> head = SphereFace2Head(8, 1000)
     >>> round(head.shared_bias.item(), 2)
@@ -71,8 +71,8 @@ class SphereFace2Head(MarginHead):
         t: float = 3.0,
         margin_type: Literal["cosine", "angle", "multiple"] = "cosine",
         gradient: Gradient = "exact",
-        factor: Annotated[float, Range(gt=0)] = 1.0,
         sample: float | None = None,
+        factor: Annotated[float, Range(gt=0)] = 1.0,
     ) -> None:
         if margin_type not in _ROLES:
             raise ValueError(f"margin_type is one of {', '.join(_ROLES)}; got {margin_type!r}")
