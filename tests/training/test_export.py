@@ -1,8 +1,10 @@
 """`hypersphere export`: the folder, checked in onnxruntime and by its own script."""
 
 import json
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -116,3 +118,60 @@ def test_mistakes_are_one_line(trained, tmp_path, capsys):
         err = capsys.readouterr().err
         assert message in err and err.count("\n") == 1
     assert not (tmp_path / "x").exists()
+
+
+def test_a_threshold_belongs_to_its_weights(trained, tmp_path, capsys):
+    """The best weights went out with the threshold of the last ones."""
+    source = Path(shutil.copytree(trained, tmp_path / "run"))
+    opened = {weights: TrainedRun.open(source, weights) for weights in ("last", "best")}
+    if opened["last"].step == opened["best"].step:  # as if an earlier test had been the best
+        summary = json.loads((source / "summary.json").read_text())
+        summary["best"]["step"] = opened["last"].step - 4
+        del summary["checksum"]
+        (source / "summary.json").write_text(json.dumps(summary))
+    out = tmp_path / "best"
+    words = [str(source), str(out), "--weights", "best"]
+    assert main(["export", *words]) == 1
+    err = capsys.readouterr().err
+    assert "thresholds of the last weights (step 12), none of the best weights" in err
+    assert f"hypersphere evaluate threshold {source} --weights best" in err
+    last = (source / "threshold.json").read_bytes()
+    assert main(["evaluate", "threshold", str(source), "--weights", "best", "--quiet"]) == 0
+    assert (source / "threshold.json").read_bytes() == last
+    assert main(["export", *words]) == 0
+    fitted = json.loads((source / "threshold-best.json").read_text())
+    pair = json.loads((out / "decision.json").read_text())["pair"]
+    assert fitted["weights"] == "best"
+    assert pair["value"] in [entry["value"] for entry in fitted["thresholds"]]
+    # What is measured of the last weights is not said of the best.
+    assert "verification of people never trained" not in (out / "MODEL_CARD.md").read_text()
+    # An older version wrote those of the best weights to threshold.json.
+    (source / "threshold-best.json").replace(source / "threshold.json")
+    assert main(["export", str(source), str(tmp_path / "old"), "--weights", "best"]) == 0
+    assert json.loads((tmp_path / "old" / "decision.json").read_text())["pair"] == pair
+
+
+def test_thresholds_are_kept_side_by_side(trained, tmp_path, capsys):
+    """A try at another rate, or for a search, took the place of what `export` deploys."""
+    source = Path(shutil.copytree(trained, tmp_path / "run"))
+
+    def kept():
+        return json.loads((source / "threshold.json").read_text())["thresholds"]
+
+    before = kept()
+    for more in (["--far", "0.5"], ["--far", "0.2", "--gallery-size", "3"], ["--far", "0.5"]):
+        assert main(["evaluate", "threshold", str(source), "--quiet", *more]) == 0
+    assert [entry for entry in kept() if entry in before] == before
+    added = [(e["gallery_size"], e["far"]) for e in kept() if e not in before]
+    assert added == [(1, 0.5), (3, 0.2)]
+    capsys.readouterr()
+    for rate, words in ((0.001, []), (0.5, ["--far", "0.5"])):
+        out = tmp_path / f"out-{rate}"
+        assert main(["export", str(source), str(out), *words]) == 0
+        assert capsys.readouterr().err == ""
+        assert json.loads((out / "decision.json").read_text())["pair"]["far"] == rate
+    record = json.loads((source / "threshold.json").read_text())
+    record["thresholds"] = [entry for entry in record["thresholds"] if entry["far"] == 0.5]
+    (source / "threshold.json").write_text(json.dumps(record))
+    assert main(["export", str(source), str(tmp_path / "nearest")]) == 0
+    assert "the nearest, at 0.5, goes with it" in capsys.readouterr().err

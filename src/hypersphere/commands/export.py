@@ -38,6 +38,7 @@ def main(argv: Sequence[str]) -> int:
     options = parser.parse_args(list(argv))
     from ..evaluation import Gallery
     from ..training.export import export_run
+    from ..training.export.bundle import FAR
     from ..training.run.checkpoint import RunError
     from ..training.run.trained import TrainedRun
 
@@ -53,10 +54,17 @@ def main(argv: Sequence[str]) -> int:
     for found in (made.pair, made.search):
         if found is not None:
             print(printable(found, newlines=True))
+    if options.far is None and gallery is None and made.pair and made.pair.far != FAR:
+        complain(
+            "export",
+            f"there is no threshold at a false-accept rate of {FAR:g}: the nearest, at "
+            f"{made.pair.far:g}, goes with it; choose another by --far",
+        )
     if made.pair is None and made.search is None:
         complain(
             "export",
             "no threshold goes with it, so it decides nothing: `hypersphere evaluate threshold "
-            f"{options.run}` fits one from people who were not trained on",
+            f"{options.run} --weights {options.weights}` fits one from people who were not "
+            "trained on",
         )
     return 0

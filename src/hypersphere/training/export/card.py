@@ -68,7 +68,7 @@ def model_card(
         "",
         "## Evaluation",
         "",
-        *_evaluation(run.folder),
+        *_evaluation(run),
         "",
         "## Decision",
         "",
@@ -108,13 +108,14 @@ def _data(run: Any) -> list[str]:
     return lines
 
 
-def _evaluation(folder: Path) -> list[str]:
+def _evaluation(run: Any) -> list[str]:
+    """What was measured of the weights that are exported; of other weights nothing is said."""
     lines = []
-    last = _read(folder / "summary.json").get("last", {})
-    if isinstance(last.get("error"), float):
-        lines.append(f"- classification error on the test part: {100 * last['error']:.2f} %")
-    found = _read(folder / "verification.json")
-    if found:
+    measured = _read(run.folder / "summary.json").get(run.weights) or {}
+    if isinstance(measured.get("error"), float):
+        lines.append(f"- classification error on the test part: {100 * measured['error']:.2f} %")
+    found = _read(run.folder / "verification.json")
+    if found and found.get("step", run.step) == run.step:
         low, high = (100 * bound for bound in found["interval"])
         lines.append(
             f"- verification of people never trained ({found['protocol']}): "
@@ -124,7 +125,10 @@ def _evaluation(folder: Path) -> list[str]:
         for point in found["tar_at_far"]:
             if point.get("tar") is not None:
                 lines.append(f"  - TAR {100 * point['tar']:.2f} % at FAR {point['far']:g}")
-    return lines or ["- none was kept in the run folder: `hypersphere evaluate verification RUN`"]
+    if not lines:
+        how = f"`hypersphere evaluate verification RUN --weights {run.weights}`"
+        lines = [f"- none of these weights was kept in the run folder: {how}"]
+    return lines
 
 
 def _decision(pair: Threshold | None, search: Threshold | float | None) -> Sequence[str]:
