@@ -10,6 +10,14 @@ searches in a gallery of G people, as a matrix (P, G):
 - N > G: N/G galleries of G people, taken as independent, FPIR_N = 1 - (1 - FPIR_G)^(N/G). Scores of
   one search rise and fall together, so this errs on the safe side. Single impostor scores (P,) are
   the case G = 1.
+
+Note [Interval of a threshold]: of n independent impostors, the number above the true threshold is
+binomial, B(n, far), so the true threshold lies between two of the sorted scores with at least 95 %,
+whatever their distribution is. Below about 3.7 / far impostors none of them may lie above it, and
+the interval has no upper end (infinity): a bootstrap cannot know that, and was too narrow there.
+Impostors of the same people count for less. The bootstrap over people says for how many, by the
+variance of the rate in comparison with that of a binomial (the design effect; Korn and Graubard
+1998). The interval is the wider one of the two at both ends.
 """
 
 from __future__ import annotations
@@ -25,6 +33,7 @@ from torch import Tensor
 from ..results import Result, round_up
 
 REPLICATES = 1000
+MOST_COUNTED = 1 << 15  # rows that tell how much a resampling drew in all
 LEAST_GROUPS = 3  # a bootstrap over fewer people says nothing about other people
 
 
@@ -35,8 +44,10 @@ class Threshold(Result):
     Args:
         value: the threshold; at most `far` of the impostors behind it reach it.
         far: the false-accept rate: of a pair, or of a whole search among `gallery_size` people.
-        low: lower end of the 95 % bootstrap interval of `value`.
-        high: upper end.
+        low: lower end of the 95 % interval of `value`; minus infinity where the impostors are too
+            few to say.
+        high: upper end; infinity below about 3.7 / far impostors. See Note [Interval of a
+            threshold].
         negatives: number of impostor scores, or of searches by unknown people.
         gallery_size: the number of people that are searched; 1 is verification.
         people: how many different people the impostors are, where that is known.
@@ -72,12 +83,26 @@ class Threshold(Result):
         """
         return -math.expm1(gallery_size / self.gallery_size * math.log1p(-self.far))
 
+    def interval(self) -> str:
+        """The interval in words.
+
+        Returns:
+            Both ends; "or more" where the impostors are too few for an upper end.
+
+        >>> Threshold(0.5, 0.01, 0.4, math.inf, 100).interval()
+        '0.400000 or more'
+        """
+        if math.isinf(self.high):
+            return "any" if math.isinf(self.low) else f"{round_up(self.low)} or more"
+        if math.isinf(self.low):
+            return f"at most {round_up(self.high)}"
+        return f"{round_up(self.low)} to {round_up(self.high)}"
+
     def rows(self) -> Iterator[Sequence[object]]:
         many = self.gallery_size > 1
         yield "decision", f"search among {self.gallery_size:,} people" if many else "pair (1:1)"
         yield "false-accept rate", f"{100 * self.far:g} %"
-        low, high = round_up(self.low), round_up(self.high)
-        yield "threshold", f"{round_up(self.value)}  (95 %: {low} to {high})"
+        yield "threshold", f"{round_up(self.value)}  (95 %: {self.interval()})"
         whose = f" of {self.people:,} people" if self.people is not None else ""
         yield "fitted on", f"{self.negatives:,} impostors{whose}"
 
@@ -97,6 +122,9 @@ class Threshold(Result):
         if not isinstance(record, dict):
             raise ValueError(f"a threshold: expected an object; got {type(record).__name__}")
         numbers = {key: record.get(key) for key in ("value", "far", "low", "high")}
+        for key, end in (("low", -math.inf), ("high", math.inf)):  # JSON has no infinity
+            if key in record and record[key] is None:
+                numbers[key] = end
         counts = {key: record.get(key) for key in ("negatives", "gallery_size")}
         for key, value in (numbers | counts).items():
             wanted = int if key in counts else (int, float)
@@ -127,11 +155,13 @@ def fit_threshold(
         gallery_size: the number N of people that will be searched; see Note [Search among N].
         searched: with scores (P,): each is the best of a search among this many people.
         groups: (P,) who each row is, such as labels: the bootstrap then draws people, and several
-            pictures of one person count as what they are. Default: every row by itself.
+            pictures of one person count as what they are; or (P, 2), a tensor or array, the two
+            people of each pair. Default: every row by itself.
         seed: seed of the bootstrap.
 
     Returns:
-        The threshold with its 95 % interval and the number of impostors behind it.
+        The threshold with its 95 % interval (Note [Interval of a threshold]) and the number of
+        impostors behind it.
 
     Raises:
         ValueError: where the impostors are too few: one false accept has to be a share of at most
@@ -166,16 +196,19 @@ def fit_threshold(
     else:
         values = table.sort(1).values.flatten()
         weights = subset_weights(columns, int(gallery_size)).repeat(rows)
-        owner = members.repeat_interleave(columns)
+        owner = members.repeat_interleave(columns, 0)
     order = values.argsort(descending=True, stable=True)
     values, weights, owner = values[order], weights[order], owner[order]
     found = float(just_above(_quantile(values, weights, rate * rows)))
-    generator = torch.Generator().manual_seed(seed)
     if groups is None and whole:
-        samples = _order_statistics(values, rate, generator)
+        low, high = _exact_ends(values, weights, rate, rows, 1.0)
     else:
-        samples = _resampled(values, weights, owner, members, rate, generator)
-    low, high = samples.double().quantile(torch.tensor([0.025, 0.975]).double()).tolist()
+        generator = torch.Generator().manual_seed(seed)
+        samples, effect = _resampled(values, weights, owner, members, rate, generator)
+        effect = max(effect, 1.0 if whole else 1 / columns)
+        low, high = _exact_ends(values, weights, rate, rows, effect)
+        ends = samples.double().quantile(torch.tensor([0.025, 0.975]).double()).tolist()
+        low, high = min(low, ends[0]), max(high, ends[1])
     known = people if groups is not None else None
     return Threshold(found, far, low, high, rows, int(gallery_size), known)
 
@@ -264,20 +297,28 @@ def _refuse(far: float, rows: int, needed: int, gallery_size: int, width: int) -
 
 
 def _numbered(groups: Any, rows: int) -> tuple[int, Tensor]:
-    """Number of groups, and the number of each row's group."""
+    """Number of people, and the numbers of each row's people, (rows, 1) or (rows, 2)."""
     if groups is None:
-        return rows, torch.arange(rows)
+        return rows, torch.arange(rows)[:, None]
     if len(groups) != rows:
         raise ValueError(f"groups: expected one for each of the {rows} rows; got {len(groups)}")
-    items = groups.tolist() if hasattr(groups, "tolist") else list(groups)
-    number: dict[Any, int] = {}
-    members = torch.tensor([number.setdefault(item, len(number)) for item in items])
-    if len(number) < LEAST_GROUPS:
+    shape = tuple(getattr(groups, "shape", (rows,)))
+    if len(shape) > 2 or shape[1:] not in ((), (1,), (2,)):
+        raise ValueError(f"groups: expected (P,), or (P, 2) of pairs of people; got {shape}")
+    if isinstance(groups, Tensor):
+        kinds, members = groups.reshape(rows, -1).cpu().unique(return_inverse=True)
+        count = len(kinds)
+    else:
+        items = groups.reshape(-1).tolist() if hasattr(groups, "reshape") else list(groups)
+        number: dict[Any, int] = {}
+        members = torch.tensor([number.setdefault(item, len(number)) for item in items])
+        members, count = members.view(rows, -1), len(number)
+    if count < LEAST_GROUPS:
         raise ValueError(
-            f"groups: the impostors are {len(number)} people; at least {LEAST_GROUPS} are needed "
+            f"groups: the impostors are {count} people; at least {LEAST_GROUPS} are needed "
             "to say anything about others"
         )
-    return len(number), members
+    return count, members
 
 
 def _quantile(values: Tensor, weights: Tensor, allowed: float) -> Tensor:
@@ -291,19 +332,33 @@ def _quantile(values: Tensor, weights: Tensor, allowed: float) -> Tensor:
     return values[min(place, len(values) - 1)]
 
 
-def _order_statistics(values: Tensor, rate: float, generator: torch.Generator) -> Tensor:
-    """Thresholds of resampled scores, exactly, without resampling.
+def _exact_ends(
+    values: Tensor, weights: Tensor, rate: float, rows: int, effect: float
+) -> tuple[float, float]:
+    """The two scores between which the true threshold lies with at least 95 %.
 
-    The k-th largest of n draws with replacement is the score at the place ceil(n U), where U is the
-    k-th smallest of n uniform numbers: a beta variable B(k, n - k + 1).
+    `rows` impostors count as rows / effect independent ones (Note [Interval of a threshold]).
     """
-    n = len(values)
-    k = min(math.floor(rate * n + 1e-9) + 1, n)
-    # Beta from two gammas, in float64; sums of exponentials would need k of them.
-    shapes = torch.tensor([k, n - k + 1], dtype=torch.float64).expand(REPLICATES, 2)
-    gamma = torch._standard_gamma(shapes, generator=generator)
-    uniform = gamma[:, 0] / gamma.sum(1)
-    return just_above(values[(uniform * n).ceil().long().clamp(1, n) - 1])
+    fewest, most, trials = _binomial_ends(max(1, math.floor(rows / effect + 1e-9)), rate)
+    low, high = -math.inf, math.inf
+    if fewest > 0:
+        place = max((fewest - 1) * effect, fewest * effect - 1)
+        high = float(just_above(_quantile(values, weights, place)))
+    if most < trials:
+        low = float(_quantile(values, weights, most * effect))
+    return low, high
+
+
+def _binomial_ends(trials: int, rate: float) -> tuple[int, int, int]:
+    """The 2.5 % and 97.5 % quantiles of B(trials, rate), and trials."""
+    deviation = math.sqrt(trials * rate * (1 - rate))
+    first = max(0, math.floor(trials * rate - 10 * deviation - 50))
+    last = min(trials, math.ceil(trials * rate + 10 * deviation + 50))
+    k = torch.arange(first, last + 1, dtype=torch.float64)
+    log = math.lgamma(trials + 1) - torch.lgamma(k + 1) - torch.lgamma(trials - k + 1)
+    share = (log + k * math.log(rate) + (trials - k) * math.log1p(-rate)).exp().cumsum(0)
+    ends = torch.searchsorted(share, torch.tensor([0.025, 0.975]).double()) + first
+    return int(ends[0]), min(int(ends[1]), last), trials
 
 
 def _resampled(
@@ -313,17 +368,44 @@ def _resampled(
     members: Tensor,
     rate: float,
     generator: torch.Generator,
-) -> Tensor:
-    """Thresholds of resampled groups (people, or searches)."""
-    count = int(members.max()) + 1
-    size = torch.bincount(members, minlength=count).double()  # searches of each group
+) -> tuple[Tensor, float]:
+    """Thresholds of resampled people, and the design effect: how many impostors count as one.
+
+    A pair of two people counts as often as both were drawn. The effect is taken where 20 more pass
+    than at the rate: of the few that pass at a strict rate, hardly two are of the same people.
+    """
+    count, rows = int(members.max()) + 1, len(members)
     # Only the tail is looked at: four times the allowed weight, and a little for small counts.
-    tail = int(torch.searchsorted(weights.cumsum(0), 4 * rate * len(members) + 20)) + 1
-    values, weights, owner = values[:tail], weights[:tail], owner[:tail]
+    total = weights.cumsum(0)
+    tail = int(torch.searchsorted(total, 4 * rate * rows + 20)) + 1
+    level = int(torch.searchsorted(total[:tail], rate * rows + 20).clamp(max=tail - 1))
+    values, weights = values[:tail], weights[:tail]
+    owners = owner[:tail].unbind(1)
     replicates = REPLICATES if tail <= 1 << 17 else REPLICATES // 5  # the interval is narrow then
+    # How much is drawn in all hardly varies: evenly spread rows are enough to tell.
+    spread = members[:: -(-rows // MOST_COUNTED)].unbind(1)
     found = torch.empty(replicates, dtype=values.dtype)
+    passed = torch.full((replicates,), math.nan, dtype=torch.float64)
     for i in range(replicates):
         drawn = torch.randint(count, (count,), generator=generator)
         times = torch.bincount(drawn, minlength=count).double()
-        found[i] = _quantile(values, weights * times[owner], rate * float(times @ size))
-    return just_above(found)
+        mass = float(_together(times, spread).mean()) * rows
+        if mass == 0:  # one person again and again: no pair of different people
+            found[i] = values[0]
+            continue
+        above = (weights * _together(times, owners)).cumsum(0)
+        place = int(torch.searchsorted(above, rate * mass + 1e-9, right=True))
+        found[i], passed[i] = values[min(place, tail - 1)], above[level] / mass
+    share = float(total[level]) / rows
+    passed = passed[passed.isfinite()]
+    if share > 1 - 1e-9 or len(passed) < 2:  # everybody passes: nothing varies
+        return just_above(found), 1.0
+    # A bootstrap of n people has (n - 1) / n of the variance.
+    variance = float(passed.var()) * count / (count - 1)
+    return just_above(found), variance * rows / (share * (1 - share))
+
+
+def _together(times: Tensor, people: Sequence[Tensor]) -> Tensor:
+    """How often a row was drawn: as often as its person, or as both people of a pair."""
+    once = times[people[0]]
+    return once if len(people) == 1 else once * times[people[1]]

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..._reading import Unreadable, read_json
 from ...evaluation.recognition.thresholds import Threshold
+from ...evaluation.results import round_up
 
 __all__ = ["model_card"]
 
@@ -138,8 +139,8 @@ def _decision(pair: Threshold | None, search: Threshold | float | None) -> Seque
             among = f" among {found.gallery_size:,} people" if found.gallery_size > 1 else ""
             whose = f" of {found.people:,} people" if found.people else ""
             lines.append(
-                f"- {what}{among}: accepted from a cosine of {found.value:.6f} on (95 %: "
-                f"{found.low:.6f} to {found.high:.6f}); false-accept rate {found.far:g}, fitted on "
+                f"- {what}{among}: accepted from a cosine of {round_up(found.value)} on (95 %: "
+                f"{found.interval()}); false-accept rate {found.far:g}, fitted on "
                 f"{found.negatives:,} impostors{whose}"
             )
         elif found is not None:
