@@ -1,4 +1,4 @@
-"""Searches and pairs of people who are not each other, made from labeled features of unseen people."""
+"""Searches and pairs of different people, made from labeled features of unseen people."""
 
 from __future__ import annotations
 
