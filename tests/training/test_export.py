@@ -73,7 +73,8 @@ def test_the_exported_folder_gives_the_features_of_the_run(trained, tmp_path, ca
     )
     said = subprocess.check_output([sys.executable, out / "predict.py", *paths], text=True)
     classes = [opened.classes[i] for i in scores.argmax(1).tolist()]
-    assert said.split("\n")[:4] == [f"{p}: {c}" for p, c in zip(paths, classes, strict=True)]
+    told = [f"{p}: nearest trained class {c}" for p, c in zip(paths, classes, strict=True)]
+    assert said.split("\n")[:4] == told  # no decision: a stranger has a nearest class, too
     decision = json.loads((out / "decision.json").read_text())
     kept = json.loads((trained / "threshold.json").read_text())["thresholds"]
     pair = {k: v for k, v in decision["pair"].items() if k != "kind"}
@@ -83,6 +84,7 @@ def test_the_exported_folder_gives_the_features_of_the_run(trained, tmp_path, ca
     assert "## Data" in card and "## Evaluation" in card and "## Intended use" in card
     assert "verification of people never trained" in card and "versions: hypersphere" in card
     assert "false-accept rate 0.001" in card
+    assert "class scores: no decision about strangers" in card
     assert main(["export", str(trained), str(out)]) == 1
     assert "is not empty" in capsys.readouterr().err
 
@@ -97,10 +99,20 @@ def test_a_gallery_goes_with_it(trained, tmp_path, capsys):
     made = export_run(opened, tmp_path / "out", gallery=gallery)
     assert made.search.value == 0.999 and made.gap < 1e-5
     script = [sys.executable, tmp_path / "out" / "predict.py"]
-    said = subprocess.check_output([*script, *paths], text=True).splitlines()
+    damaged = tmp_path / "damaged.png"
+    damaged.write_bytes(b"no picture")
+    done = subprocess.run([*script, *paths, damaged], text=True, capture_output=True)
+    assert done.returncode == 1 and f"{damaged}: cannot be read" in done.stderr
+    said = done.stdout.splitlines()
     for line, path, matches in zip(said, paths, gallery.identify_many(images), strict=True):
         name = matches[0].name if matches else "unknown"
         assert line.startswith(f"{path}: {name} (")
+    record = json.loads((tmp_path / "out" / "decision.json").read_text())
+    record["search"]["value"] = 2.0  # which nobody reaches
+    (tmp_path / "out" / "decision.json").write_text(json.dumps(record))
+    assert subprocess.run([*script, *paths], capture_output=True).returncode == 3
+    done = subprocess.run(script, text=True, capture_output=True)
+    assert done.returncode == 2 and "usage: python predict.py PICTURE" in done.stderr
     other = Gallery(fingerprint="another")
     other.enroll("ada", torch.randn(16))
     with pytest.raises(ValueError, match="another model"):
@@ -175,3 +187,22 @@ def test_thresholds_are_kept_side_by_side(trained, tmp_path, capsys):
     (source / "threshold.json").write_text(json.dumps(record))
     assert main(["export", str(source), str(tmp_path / "nearest")]) == 0
     assert "the nearest, at 0.5, goes with it" in capsys.readouterr().err
+
+
+def test_a_gallery_that_has_grown_is_told(trained, tmp_path, capsys):
+    """The card said "search among 3" of a gallery of 9, and nobody was warned."""
+    opened = TrainedRun.open(trained)
+    gallery = Gallery(opened.model, transform=opened.transform)
+    images = opened.read(pictures(tmp_path, 9))
+    gallery.enroll_many([f"p{i}" for i in range(9)], images)
+    gallery.threshold = Threshold(0.999, 0.01, 0.99, 0.9999, 500, 3)
+    gallery.save(tmp_path / "people")
+    out = tmp_path / "out"
+    assert main(["export", str(trained), str(out), "--gallery", str(tmp_path / "people")]) == 0
+    assert "fitted for 3 people and the gallery has 9" in capsys.readouterr().err
+    card = (out / "MODEL_CARD.md").read_text()
+    assert "the gallery has 9: expect a false-accept rate of 0.03 in place of 0.01" in card
+    gallery.threshold = Threshold(0.999, 0.01, 0.99, 0.9999, 500, 9)
+    gallery.save(tmp_path / "people")
+    words = [str(trained), str(tmp_path / "right"), "--gallery", str(tmp_path / "people")]
+    assert main(["export", *words]) == 0 and capsys.readouterr().err == ""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .._terminal import complain, printable
+from .gallery import spoken
 
 
 def main(argv: Sequence[str]) -> int:
@@ -46,7 +47,8 @@ def main(argv: Sequence[str]) -> int:
         run = TrainedRun.open(options.run, options.weights)
         gallery = Gallery.load(options.gallery, run.model) if options.gallery else None
         folder = Path(options.folder or Path(options.run) / "export")
-        made = export_run(run, folder, scores=options.scores, gallery=gallery, far=options.far)
+        with spoken("export"):
+            made = export_run(run, folder, scores=options.scores, gallery=gallery, far=options.far)
     except (ValueError, OSError, RunError) as error:
         complain("export", error)
         return 1

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import shutil
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ...evaluation import Gallery, Threshold
+from ...evaluation.gallery.decision import outgrown
 from ..run.thresholds import kept_thresholds
 from ..run.trained import TrainedRun
 from .card import model_card
@@ -25,6 +27,10 @@ __all__ = ["Exported", "export_run"]
 
 TOLERANCE = 1e-4
 FAR = 1e-3  # of a pair, where the run has a threshold at this rate; else the nearest it has
+CLASS_SCORES = (
+    "class scores: no decision about strangers, who have a nearest trained class as everybody has; "
+    "no threshold above applies to these scores"
+)
 
 
 @dataclass
@@ -76,6 +82,12 @@ def export_run(
         raise ValueError(f"{folder} is not empty: choose another folder")
     prepared = preprocessing(run)
     decision, pair, search = _decision(run, gallery, far)
+    notes = []
+    if gallery is not None and (grown := outgrown(search, len(gallery.people))):
+        warnings.warn(grown, stacklevel=2)
+        notes.append(grown)
+    if scores:
+        notes.append(CLASS_SCORES)
     partial = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
@@ -92,7 +104,7 @@ def export_run(
             np.savez(partial / "gallery.npz", features=gallery.features.numpy(), names=names)
         marks = {p.name: _sha256(p) for p in sorted(partial.iterdir())}
         title = folder.resolve().name
-        card = model_card(run, title, pair, search, gap, marks)
+        card = model_card(run, title, pair, search, gap, marks, notes)
         (partial / "MODEL_CARD.md").write_text(card, encoding="utf-8")
         if folder.exists():
             folder.rmdir()  # empty, as checked

@@ -30,6 +30,7 @@ def model_card(
     search: Threshold | float | None,
     gap: float,
     files: Mapping[str, str],
+    notes: Sequence[str] = (),
 ) -> str:
     """The card as Markdown.
 
@@ -40,6 +41,7 @@ def model_card(
         search: threshold of a search.
         gap: largest difference between the ONNX file and the run.
         files: file -> SHA-256.
+        notes: further sentences about the decision.
 
     Returns:
         The text.
@@ -74,6 +76,7 @@ def model_card(
         "## Decision",
         "",
         *_decision(pair, search),
+        *(f"- {note}" for note in notes),
         "",
         "## Intended use",
         "",
