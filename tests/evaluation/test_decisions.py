@@ -172,6 +172,19 @@ def test_the_interval_of_tar_is_that_of_resampling():
     assert "95 %" in str(result).splitlines()[-2]
 
 
+@pytest.mark.parametrize(("positives", "passed"), [(60, 0), (150, 150)])
+def test_the_interval_of_tar_has_a_width_at_its_ends(positives, passed):
+    """None of 60 and all of 150 gave "0.00 to 0.00" and "100.00 to 100.00"."""
+    same = torch.arange(positives + 200) < positives
+    scores = torch.where(same, 5.0 if passed else -5.0, 0.0) + 0.1 * torch.randn(len(same))
+    roc = roc_curve(scores, same)
+    assert roc.tar_at(0.02)[0] == passed / positives
+    # Wilson: at none, from 0 to z^2 / (n + z^2)
+    width = 3.8415 / (positives + 3.8415)
+    expected = (1 - width, 1.0) if passed else (0.0, width)
+    assert roc.tar_interval(0.02) == pytest.approx(expected, abs=1e-4)
+
+
 def test_searches_of_unseen_people():
     labels = torch.arange(20).repeat_interleave(5)
     features = torch.nn.functional.normalize(torch.randn(20, 16))[labels] + 0.2 * torch.randn(
