@@ -99,6 +99,8 @@ def test_an_interval_without_an_end_is_said_and_kept(tmp_path):
     gallery, _ = enrolled()
     gallery.calibrate(torch.randn(120, 64), range(120), far=0.01)
     assert Gallery.load(gallery.save(tmp_path)).threshold == gallery.threshold
+    few = fit_threshold(torch.randn(20), 0.1, groups=torch.arange(20) // 2)
+    assert math.isinf(few.high) and few.people == 10
     assert Threshold(0.5, 0.4, -math.inf, 0.7, 3).interval() == "at most 0.700000"
     assert Threshold(0.5, 0.4, -math.inf, math.inf, 3).interval() == "any"
     with pytest.raises(ValueError, match=r"groups: expected \(P,\), or \(P, 2\)"):
@@ -257,6 +259,8 @@ def test_the_command_names_no_unknown_people(tmp_path, capsys):
     assert code == 3 and "yes" not in out
     code, _, err = gallery("identify", "--features", files["strangers"], "--far", 0.01)
     assert code == 1 and "a threshold needs unknown people" in err
+    code, _, err = gallery("calibrate", "--features", files["known"], "--far", 0.2)
+    assert code == 1 and "30 of 30 people to calibrate with are enrolled (known 0, " in err
     code, out, err = gallery("calibrate", "--features", files["fit"], "--far", 0.01)
     assert (code, err) == (0, "") and "search among 30 people" in out and "1,200" in out
 

@@ -11,7 +11,15 @@ from contextlib import contextmanager
 from typing import Any
 
 from .._terminal import complain, printable
-from ._gallery import open_gallery, parsers, read_samples, threshold_at, unknown_people
+from ._gallery import (
+    check_alignment,
+    check_strangers,
+    open_gallery,
+    parsers,
+    read_samples,
+    threshold_at,
+    unknown_people,
+)
 
 __all__ = ["main", "parsers"]
 
@@ -60,6 +68,7 @@ def enroll(options: argparse.Namespace) -> int:
     found = read_samples(options)
     with locked(options.gallery):
         gallery = open_gallery(options, create=True)
+        check_alignment(gallery, found, options)
         gallery.enroll_many(found.names, found.samples)
         gallery.save(options.gallery)
     what = "features" if options.features else "pictures"
@@ -86,19 +95,23 @@ def tell_failures(what: str, failures: dict[str, str], total: int) -> None:
 def calibrate(options: argparse.Namespace) -> int:
     from ..evaluation.gallery.store import locked
 
-    samples, names = unknown_people(options, options.images)
+    found = unknown_people(options, options.images)
     with locked(options.gallery):
         gallery = open_gallery(options)
-        threshold = gallery.calibrate(samples, names, options.far)
+        check_strangers(gallery, found, options)
+        check_alignment(gallery, found, options)
+        threshold = gallery.calibrate(found.samples, found.names, options.far)
         gallery.save(options.gallery)
     print(printable(threshold, newlines=True))
     print(f"\nkept in {printable(options.gallery)}")
+    tell_failures("calibrate", found.failures, len(found.names) + len(found.failures))
     return 0
 
 
 def identify(options: argparse.Namespace) -> int:
     gallery = open_gallery(options)
     found = read_samples(options)
+    check_alignment(gallery, found, options)
     threshold = options.threshold
     if options.far is not None:
         if threshold is not None:
@@ -125,6 +138,7 @@ def identify(options: argparse.Namespace) -> int:
 def verify(options: argparse.Namespace) -> int:
     gallery = open_gallery(options)
     found = read_samples(options)
+    check_alignment(gallery, found, options)
     answers = [gallery.verify(options.name, s, options.threshold) for s in found.samples]
     if options.json:
         record = [

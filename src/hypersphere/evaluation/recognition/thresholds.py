@@ -377,7 +377,7 @@ def _resampled(
     count, rows = int(members.max()) + 1, len(members)
     # Only the tail is looked at: four times the allowed weight, and a little for small counts.
     total = weights.cumsum(0)
-    tail = int(torch.searchsorted(total, 4 * rate * rows + 20)) + 1
+    tail = min(int(torch.searchsorted(total, 4 * rate * rows + 20)) + 1, len(values))
     level = int(torch.searchsorted(total[:tail], rate * rows + 20).clamp(max=tail - 1))
     values, weights = values[:tail], weights[:tail]
     owners = owner[:tail].unbind(1)
