@@ -53,12 +53,11 @@ def keep(results: Sequence[Result], options: argparse.Namespace) -> str:
     path = Path(options.json or Path(options.run) / f"{options.kind}.json")
     run = getattr(options, "opened", None)
     if options.kind == "threshold" and run and not options.json:
-        from ..training.run.thresholds import keep_thresholds
+        from ..training.run.kept_thresholds import keep_thresholds
 
         path, together = keep_thresholds(run.folder, results[0], run.weights, run.step)  # type: ignore[arg-type]
-        whole = len(together.thresholds)
-        number = f"{whole} threshold{'s' if whole > 1 else ''} in all"
-        return f"{run.weights} weights (step {run.step}) of {run.folder}; kept in {path}, {number}"
+        whole = f"beside others, {len(together.thresholds)} in all"
+        return f"{run.weights} weights (step {run.step}) of {run.folder}; kept in {path}, {whole}"
     notes = {"weights": run.weights, "step": run.step} if run else {}
     if not options.json:  # those of an earlier call with more results
         for old in path.parent.glob(f"{path.stem}-[0-9]*{path.suffix}"):

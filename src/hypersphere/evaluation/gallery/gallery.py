@@ -48,8 +48,7 @@ class Gallery:
         threshold: cosine from which `verify` says yes and `identify` gives a name, or a `Threshold`
             of `fit_threshold` for a search among as many people. Default: none; see `calibrate`.
         fingerprint: identifies the origin of the features where there is no model.
-        aligned: whether the pictures are faces aligned to the template, for the record; see
-            `hypersphere gallery`. Default: unknown.
+        aligned: for the record, whether the pictures are aligned faces. Default: unknown.
 
     >>> import torch
     >>> gallery = Gallery(threshold=0.5)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ...evaluation import Gallery, Threshold
 from ...evaluation.gallery.decision import outgrown
-from ..run.thresholds import kept_thresholds
+from ..run.kept_thresholds import kept_thresholds
 from ..run.trained import TrainedRun
 from .card import model_card
 from .onnx_model import compare_onnx, write_onnx
