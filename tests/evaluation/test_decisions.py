@@ -80,6 +80,9 @@ def test_errors_by_group():
     assert "largest / smallest" in str(found)
     none = error_by_group([0.9, 0.1, 0.8], torch.tensor([1, 0, 1]), ["a", "a", "b"], 0.5)
     assert math.isnan(none.groups[1].false_accept)
+    assert math.isnan(none.false_accept_ratio)  # known of one group only
+    alone = error_by_group(scores, same, ["a"] * len(scores), 0.3)
+    assert math.isnan(alone.false_reject_ratio) and "1.00" not in str(alone).splitlines()[-1]
     with pytest.raises(ValueError, match="one per pair"):
         error_by_group(scores, same, ["a"], 0.3)
 

@@ -74,6 +74,9 @@ def test_the_page_on_drawn_faces(tmp_path, monkeypatch, capsys):
     enrolled = next(out for words, _, out in printed if "enroll" in words)
     assert "enrolled 30 pictures of 10 people" in enrolled
     assert "failed to enroll: 1 of 31 pictures" in enrolled and "wall.jpg" in enrolled
+    aligned = printed[0][2]
+    assert "left out 2: 1 without a face, 1 that cannot be read" in aligned
+    assert "broken.jpg: faces" not in aligned  # the reason names the file itself
     identified = [out for words, _, out in printed if "identify" in words]
     assert all("visitor.jpg: Person_104 1.0000" in out for out in identified)
     assert printed[-1][2].startswith("aligned-visitor.png: Person_104 (")

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from .._terminal import complain, printable
+from ._faces import listed
 from ._gallery import (
     check_alignment,
     check_strangers,
@@ -24,7 +25,6 @@ from ._gallery import (
 __all__ = ["main", "parsers"]
 
 NOT_THE_SAME = 3  # exit code of `verify` and `identify` when the answer is no, or none
-SHOWN = 10  # failures that are listed
 
 
 def main(argv: Sequence[str]) -> int:
@@ -85,11 +85,8 @@ def tell_failures(what: str, failures: dict[str, str], total: int) -> None:
     """List the pictures that could not be used."""
     if not failures:
         return
-    listed = [f"  {path}: {reason}" for path, reason in list(failures.items())[:SHOWN]]
-    if len(failures) > SHOWN:
-        listed.append(f"  ... and {len(failures) - SHOWN} more")
     share = f"failed to {what}: {len(failures)} of {total} pictures"
-    complain("gallery", "\n".join([share, *listed]))
+    complain("gallery", "\n".join([share, *listed(failures)]))
 
 
 def calibrate(options: argparse.Namespace) -> int:
