@@ -56,7 +56,7 @@ def keep(results: Sequence[Result], options: argparse.Namespace) -> str:
         from ..training.run.kept_thresholds import keep_thresholds
 
         path, together = keep_thresholds(run.folder, results[0], run.weights, run.step)  # type: ignore[arg-type]
-        whole = f"beside others, {len(together.thresholds)} in all"
+        whole = f"which now holds {len(together.thresholds)}"
         return f"{run.weights} weights (step {run.step}) of {run.folder}; kept in {path}, {whole}"
     notes = {"weights": run.weights, "step": run.step} if run else {}
     if not options.json:  # those of an earlier call with more results
