@@ -20,7 +20,11 @@ from hypersphere.evaluation import (
     templates,
     verification,
 )
+from hypersphere.evaluation.recognition import impostors
+from hypersphere.evaluation.recognition.impostors import impostor_pairs
 from hypersphere.reports import figures
+
+from reference.thresholds import thresholds_of_resampled_people
 
 
 def pairs(n=4000):
@@ -76,6 +80,9 @@ def test_errors_by_group():
     assert "largest / smallest" in str(found)
     none = error_by_group([0.9, 0.1, 0.8], torch.tensor([1, 0, 1]), ["a", "a", "b"], 0.5)
     assert math.isnan(none.groups[1].false_accept)
+    assert math.isnan(none.false_accept_ratio)  # known of one group only
+    alone = error_by_group(scores, same, ["a"] * len(scores), 0.3)
+    assert math.isnan(alone.false_reject_ratio) and "1.00" not in str(alone).splitlines()[-1]
     with pytest.raises(ValueError, match="one per pair"):
         error_by_group(scores, same, ["a"], 0.3)
 
@@ -168,6 +175,19 @@ def test_the_interval_of_tar_is_that_of_resampling():
     assert "95 %" in str(result).splitlines()[-2]
 
 
+@pytest.mark.parametrize(("positives", "passed"), [(60, 0), (150, 150)])
+def test_the_interval_of_tar_has_a_width_at_its_ends(positives, passed):
+    """None of 60 and all of 150 gave "0.00 to 0.00" and "100.00 to 100.00"."""
+    same = torch.arange(positives + 200) < positives
+    scores = torch.where(same, 5.0 if passed else -5.0, 0.0) + 0.1 * torch.randn(len(same))
+    roc = roc_curve(scores, same)
+    assert roc.tar_at(0.02)[0] == passed / positives
+    # Wilson: at none, from 0 to z^2 / (n + z^2)
+    width = 3.8415 / (positives + 3.8415)
+    expected = (1 - width, 1.0) if passed else (0.0, width)
+    assert roc.tar_interval(0.02) == pytest.approx(expected, abs=1e-4)
+
+
 def test_searches_of_unseen_people():
     labels = torch.arange(20).repeat_interleave(5)
     features = torch.nn.functional.normalize(torch.randn(20, 16))[labels] + 0.2 * torch.randn(
@@ -181,7 +201,36 @@ def test_searches_of_unseen_people():
     torch.testing.assert_close(table[7], (unit[7] @ means.T)[labels[7] != torch.arange(20)])
     found = fit_thresholds(features, labels, fars=(0.1, 0.02, 1e-5))
     assert [t.far for t in found.thresholds] == [0.1, 0.02] and list(found.refused) == ["1e-05"]
-    assert found.thresholds[0].people == 20 and found.thresholds[0].negatives == 1900
+    assert found.thresholds[0].people == 20 and found.thresholds[0].negatives == 4750
     search = fit_thresholds(features, labels, fars=(0.1,), gallery_size=10).thresholds[0]
     assert search.negatives == 100 and search.value > found.thresholds[0].value
     assert "refused at 0.001 %" in str(found)
+
+
+def test_the_interval_of_a_pair_is_over_all_pairs_of_resampled_people():
+    """Only one of the two people of a pair was drawn, and pictures were compared with means."""
+    labels = torch.arange(15).repeat_interleave(4)
+    means = torch.nn.functional.normalize(torch.randn(15, 6))
+    unit = torch.nn.functional.normalize(means[labels] + 0.3 * torch.randn(60, 6))
+    found = fit_thresholds(unit, labels, fars=(0.1,)).thresholds[0]
+    assert found.negatives == 15 * 14 // 2 * 16 and found.people == 15
+    drawn = thresholds_of_resampled_people((unit @ unit.T).tolist(), labels.tolist(), 0.1, 300, 0)
+    low, high = drawn[7], drawn[-8]
+    assert found.low < low + 0.03 and found.high > high - 0.03
+    assert found.high - found.low < 1.6 * (high - low)
+    # The threshold is that of the pairs themselves.
+    scores, people = impostor_pairs(unit, labels)
+    assert int((scores >= found.value).sum()) == 168
+    assert bool((people[:, 0] != people[:, 1]).all())
+
+
+def test_very_many_pairs_are_drawn_evenly(monkeypatch):
+    monkeypatch.setattr(impostors, "MOST_PAIRS", 2000)
+    labels = torch.arange(40).repeat_interleave(3)
+    features = torch.randn(120, 8)
+    scores, people = impostor_pairs(features, labels)
+    assert 1300 < len(scores) <= 2000 and len(people.unique()) == 40
+    monkeypatch.undo()
+    assert abs(float(scores.mean() - impostor_pairs(features, labels)[0].mean())) < 0.05
+    with pytest.raises(ValueError, match="impostors need several"):
+        impostor_pairs(features, torch.zeros(120, dtype=torch.long))

@@ -265,3 +265,17 @@ def test_control_characters_never_reach_a_terminal(tmp_path, capsys):
         assert shown.out + shown.err
         for line in (shown.out + shown.err).splitlines():
             assert line.isprintable(), line
+
+
+def test_a_gallery_says_whether_its_pictures_were_aligned(tmp_path):
+    gallery = Gallery(aligned=True)
+    gallery.enroll("ada", torch.randn(8))
+    assert Gallery.load(gallery.save(tmp_path)).aligned is True
+    path = tmp_path / "gallery.json"
+    record = json.loads(path.read_text())
+    path.write_text(json.dumps(record | {"aligned": "yes"}))
+    with pytest.raises(GalleryError, match="aligned: expected true, false or null, got 'yes'"):
+        Gallery.load(tmp_path)
+    del record["aligned"]  # of an older version
+    path.write_text(json.dumps(record))
+    assert Gallery.load(tmp_path).aligned is None

@@ -603,6 +603,8 @@ def test_a_schedule_goes_on_where_it_was():
         (lambda: heads.SphereFace2Head(3, 4, positive=1.0), r"weight in \(0, 1\)"),
         (lambda: heads.SphereFace2Head(3, 4, margin_type="x"), "cosine, angle, multiple"),
         (lambda: heads.AdaFaceHead(3, 4, h=0.0), "h > 0"),
+        (lambda: heads.AdaFaceHead(3, 4, m=torch.ones(4)), "one number m .* numbers per class"),
+        (lambda: heads.AdaFaceHead(3, 4, m=MarginSchedule(0.0, 0.5)), "got a MarginSchedule"),
         (lambda: heads.MagFaceHead(3, 4, shortest=9.0, longest=3.0), "shortest < longest"),
         (lambda: heads.CurricularFaceHead(3, 4, momentum=0.0), "momentum"),
         (lambda: heads.ArcFaceHead(3, 4, subcenters=2)(torch.randn(2, 5)), r"shape \(B, 3\)"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from fractions import Fraction
+from random import Random
 
 
 def rate_of_search(table: list[list[float]], size: int, threshold: float) -> Fraction:
@@ -30,3 +31,25 @@ def least_threshold(table: list[list[float]], size: int, far: float) -> float:
         if rate_of_search(table, size, score) > Fraction(far) + Fraction(1, 10**9):
             return score
     return -math.inf
+
+
+def thresholds_of_resampled_people(
+    scores: list[list[float]], labels: list[int], far: float, draws: int, seed: int
+) -> list[float]:
+    """Thresholds of pairs at `far`, of people drawn with replacement, from all their pairs.
+
+    Pairs of one person with herself, drawn twice or not, are no impostors.
+    """
+    random = Random(seed)
+    people = sorted(set(labels))
+    found = []
+    for _ in range(draws):
+        drawn = [random.choice(people) for _ in people]
+        rows = [i for person in drawn for i in range(len(labels)) if labels[i] == person]
+        pairs = sorted(
+            (scores[a][b] for a, b in itertools.combinations(rows, 2) if labels[a] != labels[b]),
+            reverse=True,
+        )
+        if pairs:
+            found.append(pairs[math.floor(far * len(pairs) + 1e-9)])
+    return sorted(found)

@@ -74,6 +74,9 @@ def test_the_page_on_drawn_faces(tmp_path, monkeypatch, capsys):
     enrolled = next(out for words, _, out in printed if "enroll" in words)
     assert "enrolled 30 pictures of 10 people" in enrolled
     assert "failed to enroll: 1 of 31 pictures" in enrolled and "wall.jpg" in enrolled
+    aligned = printed[0][2]
+    assert "left out 2: 1 without a face, 1 that cannot be read" in aligned
+    assert "broken.jpg: faces" not in aligned  # the reason names the file itself
     identified = [out for words, _, out in printed if "identify" in words]
     assert all("visitor.jpg: Person_104 1.0000" in out for out in identified)
     assert printed[-1][2].startswith("aligned-visitor.png: Person_104 (")
@@ -88,6 +91,37 @@ def test_the_page_on_drawn_faces(tmp_path, monkeypatch, capsys):
     card = Path("deployed/MODEL_CARD.md").read_text()
     assert "false-accept rate 0.02" in card and "search among 10 people" in card
     assert "9 other people, whom thresholds were fitted on" in card
+    mistakes_at_the_gallery(tmp_path, staff, strangers, capsys)
+
+
+def mistakes_at_the_gallery(folder, staff, strangers, capsys):
+    """Whole pictures among aligned ones, impostors who are none, pictures that are left out."""
+
+    def gallery(what, *words):
+        code = main(["gallery", what, "staff", "--run", "runs/faces", *map(str, words)])
+        return code, capsys.readouterr().err
+
+    assert json.loads((folder / "staff/gallery.json").read_text())["aligned"] is True
+    assert (
+        "made of aligned faces, and these are whole pictures"
+        in gallery("identify", "visitor.jpg")[1]
+    )
+    # A crop of `hypersphere align` needs no --align.
+    assert "whole pictures" not in gallery("identify", "aligned-visitor.png")[1]
+    code, err = gallery("identify", staff)
+    assert code == 1 and "is a folder: give its pictures" in err
+    code, err = gallery("calibrate", "--images", staff, "--align", "--far", 0.1)
+    assert code == 1 and "10 of 10 people to calibrate with are enrolled (Person_100, " in err
+    Image.fromarray(np.full((90, 80, 3), 128, np.uint8)).save(strangers / "Person_201" / "wall.jpg")
+    code, err = gallery("calibrate", "--images", strangers, "--align", "--far", 0.1)
+    assert code == 0 and "failed to calibrate: 1 of 21 pictures" in err and "wall.jpg" in err
+    assert "trained on" not in err
+    code, err = gallery("calibrate", "--images", folder / "faces", "--align", "--far", 0.1)
+    assert code == 0 and "18 of 36 people to calibrate with have names of people whom" in err
+    words = ["gallery", "enroll", "whole", "--run", "runs/faces", "--images", str(staff)]
+    assert main(words) == 0 and capsys.readouterr().err == ""
+    assert main([*words, "--align"]) == 0
+    assert "made of pictures as they are, and these are aligned" in capsys.readouterr().err
 
 
 @pytest.mark.slow

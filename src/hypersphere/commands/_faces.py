@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+NO_FACE = "no face found"  # what the detector's message begins with
+SHOWN = 10  # failures that are listed
+
+
+def listed(failures: Mapping[str, str]) -> list[str]:
+    """Lines that say which pictures cannot be used, and why.
+
+    Args:
+        failures: picture -> reason.
+
+    Returns:
+        The first of them, and how many more there are.
+    """
+    lines = []
+    for path, reason in list(failures.items())[:SHOWN]:
+        lines.append(f"  {reason}" if path in reason else f"  {path}: {reason}")
+    if len(failures) > SHOWN:
+        lines.append(f"  ... and {len(failures) - SHOWN} more")
+    return lines
 
 
 @cache

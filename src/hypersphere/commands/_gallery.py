@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -104,12 +105,14 @@ class Gathered:
         names: a name for each; may be empty.
         sources: where each comes from.
         failures: pictures that cannot be used -> why.
+        aligned: whether they are faces aligned to the template; None of features.
     """
 
     samples: Any
     names: list[str]
     sources: list[str]
     failures: dict[str, str] = field(default_factory=dict)
+    aligned: bool | None = None
 
 
 def open_gallery(options: argparse.Namespace, create: bool = False) -> Gallery:
@@ -161,6 +164,8 @@ def read_samples(options: argparse.Namespace, images: str | None = None) -> Gath
         raise ValueError("pictures need --run RUN to become features (or give --features FILE)")
     paths, names = _listed(options, images)
     missing = [p for p in paths if not Path(p).is_file()]
+    if missing and Path(missing[0]).is_dir():
+        raise ValueError(f"{missing[0]} is a folder: give its pictures, such as {missing[0]}/*.jpg")
     if missing:
         raise FileNotFoundError(f"no picture at {missing[0]} ({len(missing)} missing in all)")
     if options.align:
@@ -169,7 +174,41 @@ def read_samples(options: argparse.Namespace, images: str | None = None) -> Gath
         pictures, kept, failures = read_faces(run.shape, paths)
     else:
         pictures, kept, failures = run.read_usable(paths)
-    return Gathered(pictures, [names[i] for i in kept], [paths[i] for i in kept], failures)
+    used = [paths[i] for i in kept]
+    aligned = bool(options.align) or are_crops(used)
+    return Gathered(pictures, [names[i] for i in kept], used, failures, aligned)
+
+
+def are_crops(paths: Sequence[str]) -> bool:
+    """Whether all pictures have the size of what `hypersphere align` writes."""
+    from PIL import Image
+
+    from ..evaluation.recognition.alignment import SPHEREFACE_SIZE
+
+    for path in paths:
+        with Image.open(path) as picture:  # reads the header only
+            if picture.size[::-1] != SPHEREFACE_SIZE:
+                return False
+    return True
+
+
+def check_alignment(gallery: Gallery, found: Gathered, options: argparse.Namespace) -> None:
+    """Warn where aligned faces are to be compared with whole pictures; a new gallery takes it over.
+
+    It is no error: crops of another program have other sizes.
+    """
+    if found.aligned is None or len(gallery) == 0:
+        gallery.aligned = found.aligned if len(gallery) == 0 else gallery.aligned
+        return
+    if gallery.aligned is None or gallery.aligned == found.aligned:
+        return
+    if gallery.aligned:
+        what = "aligned faces, and these are whole pictures: add --align, which finds the faces"
+    else:
+        what = "pictures as they are, and these are aligned faces"
+        what += ": leave --align out" if options.align else " (112 x 96)"
+        what += ", or enroll anew with aligned faces"
+    warnings.warn(f"{options.gallery} was made of {what}; scores mean little so", stacklevel=2)
 
 
 def _listed(options: argparse.Namespace, images: str | None) -> tuple[list[str], list[str]]:
@@ -188,11 +227,12 @@ def _listed(options: argparse.Namespace, images: str | None) -> tuple[list[str],
     return paths, names
 
 
-def unknown_people(options: argparse.Namespace, images: str | None) -> tuple[Any, list[str]]:
+def unknown_people(options: argparse.Namespace, images: str | None) -> Gathered:
     """Pictures or features of people to calibrate with, and who they are."""
     if images or (getattr(options, "what", "") == "calibrate" and options.features):
         found = read_samples(options, images)
-        return found.samples, _numbered(found.names)
+        found.names = _numbered(found.names)
+        return found
     run = open_run(options)
     if run is None:
         raise ValueError(
@@ -206,7 +246,38 @@ def unknown_people(options: argparse.Namespace, images: str | None) -> tuple[Any
             "give pictures of some, a folder each (--images DIR; of `identify`: --strangers DIR)"
         )
     people = [str(name) for name in pairs.dataset.classes]
-    return run.check(pairs.dataset, "the run"), [people[i] for i in pairs.dataset.labels.tolist()]
+    names = [people[i] for i in pairs.dataset.labels.tolist()]
+    return Gathered(run.check(pairs.dataset, "the run"), names, [])
+
+
+def check_strangers(gallery: Gallery, found: Gathered, options: argparse.Namespace) -> None:
+    """Refuse people who are enrolled, and warn of people whom the run was trained on.
+
+    Only of pictures and features that were given: the run's own people are known to be unseen.
+    """
+    if not found.sources:
+        return
+    names = dict.fromkeys(found.names)
+    known = [name for name in names if name in gallery]
+    if known:
+        raise ValueError(
+            f"{len(known)} of {len(names)} people to calibrate with are enrolled "
+            f"({_some(known)}): their pictures are no impostors; take people who are not"
+        )
+    run = open_run(options)
+    trained = set(run.classes) if run else set()
+    seen = [name for name in names if name in trained]
+    if seen:
+        warnings.warn(
+            f"{len(seen)} of {len(names)} people to calibrate with have names of people whom the "
+            f"run was trained on ({_some(seen)}): it tells those apart better than strangers, and "
+            "the threshold comes out too low; take people whom it has never seen",
+            stacklevel=2,
+        )
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
 
 
 def _numbered(names: Sequence[str]) -> list[str]:
@@ -218,5 +289,7 @@ def threshold_at(options: argparse.Namespace, gallery: Gallery) -> Threshold:
     """The threshold of `identify --far`."""
     if options.strangers is None and gallery.decision.searches:
         return gallery.decision.at(options.far, len(gallery.people))
-    samples, names = unknown_people(options, options.strangers)
-    return gallery.calibrate(samples, names, options.far)
+    found = unknown_people(options, options.strangers)
+    check_strangers(gallery, found, options)
+    check_alignment(gallery, found, options)
+    return gallery.calibrate(found.samples, found.names, options.far)

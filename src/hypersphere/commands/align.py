@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .._terminal import complain, printable
-from ._faces import read_faces
+from ._faces import NO_FACE, listed, read_faces
 
 SIZE = (112, 96)  # of the SphereFace template
 
@@ -26,7 +26,7 @@ def main(argv: Sequence[str]) -> int:
         "--limit",
         type=float,
         default=0.5,
-        help="share of the pictures that may be without a face (default: 0.5)",
+        help="share of the pictures that may be left out (default: 0.5)",
     )
     options = parser.parse_args(list(argv))
     try:
@@ -68,12 +68,13 @@ def align(source: Path, out: Path, limit: float) -> int:
             print(f"\raligned {start + len(part):,} / {len(paths):,}", end="", file=sys.stderr)
     print(f"aligned {len(paths) - len(failures)} of {len(paths)} pictures: {printable(out)}")
     if failures:
-        listed = [f"  {path}: {reason}" for path, reason in list(failures.items())[:10]]
-        more = [f"  ... and {len(failures) - 10} more"] if len(failures) > 10 else []
-        complain("align", "\n".join([f"{len(failures)} without a face:", *listed, *more]))
+        faceless = sum(NO_FACE in reason for reason in failures.values())
+        count = f"left out {len(failures)}: {faceless} without a face, "
+        count += f"{len(failures) - faceless} that cannot be read"
+        complain("align", "\n".join([count, *listed(failures)]))
     if len(failures) > limit * len(paths):
         raise ValueError(
-            f"{len(failures)} of {len(paths)} pictures are without a face, more than --limit "
+            f"{len(failures)} of {len(paths)} pictures cannot be used, more than --limit "
             f"{limit:g} allows"
         )
     return 0

@@ -52,6 +52,12 @@ def keep(results: Sequence[Result], options: argparse.Namespace) -> str:
     """
     path = Path(options.json or Path(options.run) / f"{options.kind}.json")
     run = getattr(options, "opened", None)
+    if options.kind == "threshold" and run and not options.json:
+        from ..training.run.kept_thresholds import keep_thresholds
+
+        path, together = keep_thresholds(run.folder, results[0], run.weights, run.step)  # type: ignore[arg-type]
+        whole = f"which now holds {len(together.thresholds)}"
+        return f"{run.weights} weights (step {run.step}) of {run.folder}; kept in {path}, {whole}"
     notes = {"weights": run.weights, "step": run.step} if run else {}
     if not options.json:  # those of an earlier call with more results
         for old in path.parent.glob(f"{path.stem}-[0-9]*{path.suffix}"):

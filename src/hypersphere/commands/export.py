@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .._terminal import complain, printable
+from .gallery import spoken
 
 
 def main(argv: Sequence[str]) -> int:
@@ -38,6 +39,7 @@ def main(argv: Sequence[str]) -> int:
     options = parser.parse_args(list(argv))
     from ..evaluation import Gallery
     from ..training.export import export_run
+    from ..training.export.bundle import FAR
     from ..training.run.checkpoint import RunError
     from ..training.run.trained import TrainedRun
 
@@ -45,7 +47,8 @@ def main(argv: Sequence[str]) -> int:
         run = TrainedRun.open(options.run, options.weights)
         gallery = Gallery.load(options.gallery, run.model) if options.gallery else None
         folder = Path(options.folder or Path(options.run) / "export")
-        made = export_run(run, folder, scores=options.scores, gallery=gallery, far=options.far)
+        with spoken("export"):
+            made = export_run(run, folder, scores=options.scores, gallery=gallery, far=options.far)
     except (ValueError, OSError, RunError) as error:
         complain("export", error)
         return 1
@@ -53,10 +56,17 @@ def main(argv: Sequence[str]) -> int:
     for found in (made.pair, made.search):
         if found is not None:
             print(printable(found, newlines=True))
+    if options.far is None and gallery is None and made.pair and made.pair.far != FAR:
+        complain(
+            "export",
+            f"there is no threshold at a false-accept rate of {FAR:g}: the nearest, at "
+            f"{made.pair.far:g}, goes with it; choose another by --far",
+        )
     if made.pair is None and made.search is None:
         complain(
             "export",
             "no threshold goes with it, so it decides nothing: `hypersphere evaluate threshold "
-            f"{options.run}` fits one from people who were not trained on",
+            f"{options.run} --weights {options.weights}` fits one from people who were not "
+            "trained on",
         )
     return 0

@@ -11,12 +11,20 @@ from contextlib import contextmanager
 from typing import Any
 
 from .._terminal import complain, printable
-from ._gallery import open_gallery, parsers, read_samples, threshold_at, unknown_people
+from ._faces import listed
+from ._gallery import (
+    check_alignment,
+    check_strangers,
+    open_gallery,
+    parsers,
+    read_samples,
+    threshold_at,
+    unknown_people,
+)
 
 __all__ = ["main", "parsers"]
 
 NOT_THE_SAME = 3  # exit code of `verify` and `identify` when the answer is no, or none
-SHOWN = 10  # failures that are listed
 
 
 def main(argv: Sequence[str]) -> int:
@@ -60,6 +68,7 @@ def enroll(options: argparse.Namespace) -> int:
     found = read_samples(options)
     with locked(options.gallery):
         gallery = open_gallery(options, create=True)
+        check_alignment(gallery, found, options)
         gallery.enroll_many(found.names, found.samples)
         gallery.save(options.gallery)
     what = "features" if options.features else "pictures"
@@ -76,29 +85,30 @@ def tell_failures(what: str, failures: dict[str, str], total: int) -> None:
     """List the pictures that could not be used."""
     if not failures:
         return
-    listed = [f"  {path}: {reason}" for path, reason in list(failures.items())[:SHOWN]]
-    if len(failures) > SHOWN:
-        listed.append(f"  ... and {len(failures) - SHOWN} more")
     share = f"failed to {what}: {len(failures)} of {total} pictures"
-    complain("gallery", "\n".join([share, *listed]))
+    complain("gallery", "\n".join([share, *listed(failures)]))
 
 
 def calibrate(options: argparse.Namespace) -> int:
     from ..evaluation.gallery.store import locked
 
-    samples, names = unknown_people(options, options.images)
+    found = unknown_people(options, options.images)
     with locked(options.gallery):
         gallery = open_gallery(options)
-        threshold = gallery.calibrate(samples, names, options.far)
+        check_strangers(gallery, found, options)
+        check_alignment(gallery, found, options)
+        threshold = gallery.calibrate(found.samples, found.names, options.far)
         gallery.save(options.gallery)
     print(printable(threshold, newlines=True))
     print(f"\nkept in {printable(options.gallery)}")
+    tell_failures("calibrate", found.failures, len(found.names) + len(found.failures))
     return 0
 
 
 def identify(options: argparse.Namespace) -> int:
     gallery = open_gallery(options)
     found = read_samples(options)
+    check_alignment(gallery, found, options)
     threshold = options.threshold
     if options.far is not None:
         if threshold is not None:
@@ -125,6 +135,7 @@ def identify(options: argparse.Namespace) -> int:
 def verify(options: argparse.Namespace) -> int:
     gallery = open_gallery(options)
     found = read_samples(options)
+    check_alignment(gallery, found, options)
     answers = [gallery.verify(options.name, s, options.threshold) for s in found.samples]
     if options.json:
         record = [

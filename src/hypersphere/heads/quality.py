@@ -23,7 +23,7 @@ class AdaFaceHead(MarginHead):
     Args:
         in_features: dimension d of the features.
         num_classes: number of classes C.
-        m: the margin.
+        m: the margin, one number for all classes.
         h: how many standard deviations of length fill the range of q: q = 1 is 1 / h of them.
         momentum: share of the current batch in the running statistics.
         scale: s > 0. Default: `automatic_scale(num_classes)`; the paper has 64.

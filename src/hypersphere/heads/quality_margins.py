@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sized
 from typing import Annotated
 
 import torch
@@ -29,7 +30,7 @@ class AdaptiveMargin(nn.Module):
     flows through q. Features (B, d) and labels (B,) -> a `Margin`.
 
     Args:
-        m: the margin.
+        m: the margin, one number for all classes.
         h: how many standard deviations fill the range of q: q = 1 is 1 / h of them.
         momentum: share of the current batch in the running statistics.
 
@@ -48,6 +49,14 @@ class AdaptiveMargin(nn.Module):
         momentum: Annotated[float, Range(gt=0, le=1)] = 0.99,
     ) -> None:
         super().__init__()
+        if isinstance(m, Tensor) and m.ndim == 0:
+            m = float(m)
+        if not isinstance(m, (int, float)):
+            got = f"{len(m)} numbers" if isinstance(m, Sized) else f"a {type(m).__name__}"
+            raise ValueError(
+                f"expected one number m for all classes, got {got}: it is the quality that varies "
+                "this margin. ArcFaceHead and AMSoftmaxHead take numbers per class and schedules"
+            )
         if not 0 <= m < 1.5 or not h > 0 or not 0 < momentum <= 1:
             raise ValueError(
                 f"expected m in [0, 1.5), h > 0 and momentum in (0, 1]; got {m}, {h}, {momentum}"

@@ -16,7 +16,7 @@ from ..recognition.thresholds import Threshold, fit_threshold
 if TYPE_CHECKING:
     from .scores import ImpostorScores
 
-__all__ = ["Decision", "NoThreshold", "check_threshold"]
+__all__ = ["Decision", "NoThreshold", "check_threshold", "outgrown"]
 
 MOST_KEPT = 100_000  # best scores of unknown people that are kept, highest first
 MOST_SEARCHES = 10_000_000  # that a file may claim
@@ -45,6 +45,25 @@ def check_threshold(threshold: Any) -> float | Threshold | None:
     if isinstance(threshold, (str, bytes)) or not math.isfinite(threshold):
         raise ValueError(f"threshold: expected a finite number (a cosine); got {threshold!r}")
     return float(threshold)
+
+
+def outgrown(threshold: float | Threshold | None, people: int) -> str:
+    """What to say where a gallery has more people than its threshold was fitted for.
+
+    Args:
+        threshold: of a search.
+        people: number of people in the gallery.
+
+    Returns:
+        The sentence; empty where the false-accept rate is about what was asked for.
+    """
+    if not isinstance(threshold, Threshold) or threshold.far_at(people) <= 1.1 * threshold.far:
+        return ""
+    return (
+        f"the threshold was fitted for {threshold.gallery_size} people and the gallery has "
+        f"{people}: expect a false-accept rate of {threshold.far_at(people):.2g} in place of "
+        f"{threshold.far:g}; calibrate again"
+    )
 
 
 @dataclass
@@ -124,13 +143,9 @@ class Decision:
                 stacklevel=4,
             )
             return None
-        if isinstance(found, Threshold) and not pair and found.far_at(people) > 1.1 * found.far:
-            warnings.warn(
-                f"the threshold was fitted for {found.gallery_size} people and the gallery has "
-                f"{people}: expect a false-accept rate of {found.far_at(people):.2g} in place of "
-                f"{found.far:g}; calibrate again",
-                stacklevel=4,
-            )
+        grown = "" if pair else outgrown(found, people)
+        if grown:
+            warnings.warn(grown, stacklevel=4)
         return float(found)
 
     def record(self) -> dict[str, Any]:

@@ -48,6 +48,7 @@ class Gallery:
         threshold: cosine from which `verify` says yes and `identify` gives a name, or a `Threshold`
             of `fit_threshold` for a search among as many people. Default: none; see `calibrate`.
         fingerprint: identifies the origin of the features where there is no model.
+        aligned: for the record, whether the pictures are aligned faces. Default: unknown.
 
     >>> import torch
     >>> gallery = Gallery(threshold=0.5)
@@ -67,10 +68,12 @@ class Gallery:
         flips: str = "unused",
         threshold: float | Threshold | None = None,
         fingerprint: str | None = None,
+        aligned: bool | None = None,
     ) -> None:
         if flips not in FLIPS:
             raise ValueError(f"flips: 'unused' or 'concatenate'; got {flips!r}")
         self.model, self.transform, self.flips = model, transform, flips
+        self.aligned = aligned
         self.decision = Decision(check_threshold(threshold))
         self.fingerprint = fingerprint or (model_hash(model) if model is not None else "")
         self._rows = PersonRows()
@@ -307,7 +310,7 @@ class Gallery:
             known = origin == folder.resolve()
             if known and gallery_state(folder) not in (None, state):
                 self._catch_up(folder)
-            settings = {"flips": self.flips, **self.decision.record()}
+            settings = {"flips": self.flips, "aligned": self.aligned, **self.decision.record()}
             new = write_gallery(folder, self.features, self.names, self.fingerprint, settings)
         self._origin, self._changes = (folder.resolve(), new), []
         self._stored_decision = self.decision
@@ -365,9 +368,8 @@ class Gallery:
                 "Features of different models cannot be compared: enroll again with this model"
             )
         origin = stored.model or given
-        gallery = cls(
-            model, transform=transform, fingerprint=origin, flips=stored.settings["flips"]
-        )
+        how = {key: stored.settings[key] for key in ("flips", "aligned")}
+        gallery = cls(model, transform=transform, fingerprint=origin, **how)
         gallery.decision = gallery._stored_decision = stored.settings["decision"]
         gallery._take(stored.features, stored.names)
         gallery._origin = (Path(folder).resolve(), stored.state)

@@ -52,7 +52,7 @@ class Stored(NamedTuple):
         features: (n, d) float32.
         names: the name of each row.
         model: the fingerprint of the model that made the features.
-        settings: flips and decision (the thresholds).
+        settings: flips, aligned (None if unknown) and decision (the thresholds).
         state: changes whenever the folder is written with other content.
     """
 
@@ -77,7 +77,7 @@ def write_gallery(
         features: (n, d).
         names: the name of each row.
         model: the fingerprint of the model that made the features.
-        settings: flips and threshold.
+        settings: flips, aligned and threshold.
 
     Returns:
         The new state of the folder, as in `Stored`.
@@ -156,7 +156,8 @@ def read_gallery(folder: str | Path) -> Stored:
         raise GalleryError(f"{folder / 'gallery.json'}: not a gallery ({error})") from None
     if record.get("decision_hash", _decision_hash(record)) != _decision_hash(record):
         raise GalleryError(f"{folder}: damaged (the threshold does not match its checksum)")
-    settings = {"flips": record["flips"], "decision": decision}
+    aligned = record.get("aligned")  # older galleries do not say
+    settings = {"flips": record["flips"], "aligned": aligned, "decision": decision}
     return Stored(features, names, record["model"], settings, _state(record))
 
 
@@ -286,8 +287,8 @@ def _read_record(folder: Path) -> dict[str, Any]:
             f"{path}: written in format {record['format']}, this version reads up to {FORMAT}"
         )
     for key, (fits, expected) in RULES.items():
-        if not fits(record[key]):
-            shown = repr(record[key])
+        if not fits(record.get(key)):
+            shown = repr(record.get(key))
             shown = shown if len(shown) <= 60 else shown[:60] + "..."
             raise GalleryError(f"{path}: not a gallery; {key}: expected {expected}, got {shown}")
     return record
@@ -302,6 +303,7 @@ RULES: dict[str, tuple[Any, str]] = {
     "format": (lambda v: isinstance(v, int) and not isinstance(v, bool), "a whole number"),
     "model": (lambda v: isinstance(v, str), "a text"),
     "flips": (lambda v: v in FLIPS, f"one of {', '.join(FLIPS)}"),
+    "aligned": (lambda v: v is None or isinstance(v, bool), "true, false or null"),
     "threshold": (lambda v: v is None or _is_number(v), "a finite number or null"),
     "features": (
         lambda v: isinstance(v, str) and FILE_NAME.fullmatch(v) is not None,

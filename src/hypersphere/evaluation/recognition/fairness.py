@@ -44,7 +44,8 @@ class FairnessResult(Result):
     Args:
         threshold: of all groups.
         groups: errors of each group.
-        false_accept_ratio: largest over smallest false-accept rate; infinite if only one is 0.
+        false_accept_ratio: largest over smallest false-accept rate; infinite if only one is 0, NaN
+            if it is known of fewer than two groups.
         false_reject_ratio: largest over smallest false-reject rate.
     """
 
@@ -67,7 +68,8 @@ class FairnessResult(Result):
                 percent(group.false_accept),
                 _interval(group.false_accept_interval),
             )
-        rejects, accepts = f"{self.false_reject_ratio:.2f}", f"{self.false_accept_ratio:.2f}"
+        ratios = (self.false_reject_ratio, self.false_accept_ratio)
+        rejects, accepts = ("-" if math.isnan(ratio) else f"{ratio:.2f}" for ratio in ratios)
         yield "largest / smallest", "", "", rejects, "", accepts, ""
 
 
@@ -129,7 +131,7 @@ def _rate(count: int, total: int) -> tuple[float, tuple[float, float]]:
 
 def _ratio(rates: Sequence[float]) -> float:
     known = [rate for rate in rates if not math.isnan(rate)]
-    if not known or max(known) == 0:
+    if len(known) < 2 or max(known) == 0:  # one group is compared with nobody
         return math.nan
     return max(known) / min(known) if min(known) else math.inf
 

@@ -1,4 +1,4 @@
-"""Searches by people who are not in the gallery, made from labeled features of unseen people."""
+"""Searches and pairs of different people, made from labeled features of unseen people."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from .thresholds import Threshold, fit_threshold
 
 MOST_PEOPLE = 4096  # of a gallery that impostors are searched in
 MOST_PAIRS = 1 << 20  # scores of pairs that a threshold is fitted on, evenly drawn
+PAIRS_AT_ONCE = 1 << 16
 FARS = (1e-1, 1e-2, 1e-3, 1e-4)
 
 
@@ -52,6 +53,46 @@ def impostor_searches(features: Any, labels: Any, seed: int = 0) -> Tensor:
     return scores[:, chosen][others].view(len(features), -1)
 
 
+def impostor_pairs(features: Any, labels: Any, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Scores of the pairs of samples of different people.
+
+    Args:
+        features: (P, d), of people who were not trained on.
+        labels: (P,) who they are.
+        seed: seed of the choice where there are more than `MOST_PAIRS` pairs.
+
+    Returns:
+        (n,) scores, and (n, 2) the two people of each, for `fit_threshold(groups=...)`.
+
+    >>> scores, people = impostor_pairs(torch.eye(3), torch.tensor([4, 4, 7]))
+    >>> scores.tolist(), people.tolist()
+    ([0.0, 0.0], [[4, 7], [4, 7]])
+    """
+    features = normalize(check_features("features", features))
+    labels = check_row_labels("labels", labels, len(features))
+    n = len(features)
+    if n * (n - 1) // 2 <= 2 * MOST_PAIRS:
+        first, second = torch.triu_indices(n, n, 1)
+    else:
+        generator = torch.Generator().manual_seed(seed)
+        first = torch.randint(n, (2 * MOST_PAIRS,), generator=generator)
+        second = torch.randint(n - 1, (2 * MOST_PAIRS,), generator=generator)
+        second += second >= first
+    different = labels[first] != labels[second]
+    first, second = first[different], second[different]
+    if len(first) == 0:
+        raise ValueError("labels: all are of 1 person; impostors need several")
+    step = -(-len(first) // MOST_PAIRS)
+    first, second = first[::step], second[::step]
+    scores = torch.cat(
+        [
+            (features[i] * features[j]).sum(1)
+            for i, j in zip(first.split(PAIRS_AT_ONCE), second.split(PAIRS_AT_ONCE), strict=True)
+        ]
+    )
+    return scores, torch.stack([labels[first], labels[second]], 1)
+
+
 @dataclass
 class ThresholdsResult(Result):
     """Thresholds at several false-accept rates.
@@ -73,10 +114,9 @@ class ThresholdsResult(Result):
         for found in self.thresholds:
             many = found.gallery_size > 1
             what = f"search among {found.gallery_size:,}" if many else "pair (1:1)"
-            interval = f"{round_up(found.low)} to {round_up(found.high)}"
             whose = f" of {found.people:,} people" if found.people is not None else ""
             rate = f"{100 * found.far:g} %"
-            yield what, rate, round_up(found.value), interval, f"{found.negatives:,}{whose}"
+            yield what, rate, round_up(found.value), found.interval(), f"{found.negatives:,}{whose}"
         for far, reason in self.refused.items():
             yield (f"refused at {100 * float(far):g} %: {reason}",)
 
@@ -100,14 +140,10 @@ def fit_thresholds(
     Returns:
         The thresholds, and what was refused.
     """
-    table = impostor_searches(features, labels)
-    # Single comparisons count one by one; only a search is one trial however many it compares.
-    pairs = gallery_size == 1
-    scores, groups = table, torch.as_tensor(labels)
-    if pairs:
-        step = -(-table.numel() // MOST_PAIRS)
-        scores = table.flatten()[::step]
-        groups = groups.repeat_interleave(table.shape[1])[::step]
+    if gallery_size == 1:
+        scores, groups = impostor_pairs(features, labels)
+    else:
+        scores, groups = impostor_searches(features, labels), torch.as_tensor(labels)
     found, refused = [], {}
     for far in sorted(fars, reverse=True):
         try:

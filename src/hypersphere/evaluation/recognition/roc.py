@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..results import wilson_interval
+
 FARS = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
 
 
@@ -90,11 +92,12 @@ class Roc:
         return float(self.tar[i]), float(self.thresholds[i])
 
     def tar_interval(self, far: float, seed: int = 0) -> tuple[float, float] | None:
-        """95 % bootstrap interval of the true accept rate at a false accept rate.
+        """95 % interval of the true accept rate at a false accept rate, by the bootstrap.
 
         Both the threshold, fitted on resampled negatives, and the positives above it vary. The k-th
         largest of n resampled negatives stands at the place ceil(n U), with U from the beta
-        distribution B(k, n - k + 1); the number of resampled positives above is binomial.
+        distribution B(k, n - k + 1); the number of resampled positives above is binomial. It is at
+        least as wide as Wilson's interval: where none or all pass, resampling says nothing.
 
         Args:
             far: the false accept rate, in (0, 1).
@@ -103,7 +106,8 @@ class Roc:
         Returns:
             Lower and upper bound; None where `tar_at` gives none.
         """
-        if self.tar_at(far) is None:
+        point = self.tar_at(far)
+        if point is None:
             return None
         n, draws = self.negatives, 1000
         k = min(math.floor(n * far + 1e-9) + 1, n)
@@ -117,7 +121,8 @@ class Roc:
         trials = torch.full_like(share, float(self.positives))
         passed = torch.binomial(trials, share, generator=generator) / self.positives
         bounds = passed.quantile(torch.tensor([0.025, 0.975], dtype=torch.float64))
-        return float(bounds[0]), float(bounds[1])
+        low, high = wilson_interval(point[0] * self.positives, self.positives)
+        return min(float(bounds[0]), low), max(float(bounds[1]), high)
 
     def thin(self, points: int = 400) -> Roc:
         """Fewer thresholds, spread evenly over log(far) and over tar.

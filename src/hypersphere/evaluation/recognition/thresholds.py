@@ -23,8 +23,8 @@ import torch
 from torch import Tensor
 
 from ..results import Result, round_up
+from .threshold_intervals import exact_ends, just_above, quantile, resampled
 
-REPLICATES = 1000
 LEAST_GROUPS = 3  # a bootstrap over fewer people says nothing about other people
 
 
@@ -35,8 +35,10 @@ class Threshold(Result):
     Args:
         value: the threshold; at most `far` of the impostors behind it reach it.
         far: the false-accept rate: of a pair, or of a whole search among `gallery_size` people.
-        low: lower end of the 95 % bootstrap interval of `value`.
-        high: upper end.
+        low: lower end of the 95 % interval of `value`; minus infinity where the impostors are too
+            few to say.
+        high: upper end; infinity below about 3.7 / far impostors. See Note [Interval of a
+            threshold].
         negatives: number of impostor scores, or of searches by unknown people.
         gallery_size: the number of people that are searched; 1 is verification.
         people: how many different people the impostors are, where that is known.
@@ -72,12 +74,26 @@ class Threshold(Result):
         """
         return -math.expm1(gallery_size / self.gallery_size * math.log1p(-self.far))
 
+    def interval(self) -> str:
+        """The interval in words.
+
+        Returns:
+            Both ends; "or more" where the impostors are too few for an upper end.
+
+        >>> Threshold(0.5, 0.01, 0.4, math.inf, 100).interval()
+        '0.400000 or more'
+        """
+        if math.isinf(self.high):
+            return "any" if math.isinf(self.low) else f"{round_up(self.low)} or more"
+        if math.isinf(self.low):
+            return f"at most {round_up(self.high)}"
+        return f"{round_up(self.low)} to {round_up(self.high)}"
+
     def rows(self) -> Iterator[Sequence[object]]:
         many = self.gallery_size > 1
         yield "decision", f"search among {self.gallery_size:,} people" if many else "pair (1:1)"
         yield "false-accept rate", f"{100 * self.far:g} %"
-        low, high = round_up(self.low), round_up(self.high)
-        yield "threshold", f"{round_up(self.value)}  (95 %: {low} to {high})"
+        yield "threshold", f"{round_up(self.value)}  (95 %: {self.interval()})"
         whose = f" of {self.people:,} people" if self.people is not None else ""
         yield "fitted on", f"{self.negatives:,} impostors{whose}"
 
@@ -97,6 +113,9 @@ class Threshold(Result):
         if not isinstance(record, dict):
             raise ValueError(f"a threshold: expected an object; got {type(record).__name__}")
         numbers = {key: record.get(key) for key in ("value", "far", "low", "high")}
+        for key, end in (("low", -math.inf), ("high", math.inf)):  # JSON has no infinity
+            if key in record and record[key] is None:
+                numbers[key] = end
         counts = {key: record.get(key) for key in ("negatives", "gallery_size")}
         for key, value in (numbers | counts).items():
             wanted = int if key in counts else (int, float)
@@ -127,11 +146,13 @@ def fit_threshold(
         gallery_size: the number N of people that will be searched; see Note [Search among N].
         searched: with scores (P,): each is the best of a search among this many people.
         groups: (P,) who each row is, such as labels: the bootstrap then draws people, and several
-            pictures of one person count as what they are. Default: every row by itself.
+            pictures of one person count as what they are; or (P, 2), a tensor or array, the two
+            people of each pair. Default: every row by itself.
         seed: seed of the bootstrap.
 
     Returns:
-        The threshold with its 95 % interval and the number of impostors behind it.
+        The threshold with its 95 % interval (Note [Interval of a threshold]) and the number of
+        impostors behind it.
 
     Raises:
         ValueError: where the impostors are too few: one false accept has to be a share of at most
@@ -166,16 +187,19 @@ def fit_threshold(
     else:
         values = table.sort(1).values.flatten()
         weights = subset_weights(columns, int(gallery_size)).repeat(rows)
-        owner = members.repeat_interleave(columns)
+        owner = members.repeat_interleave(columns, 0)
     order = values.argsort(descending=True, stable=True)
     values, weights, owner = values[order], weights[order], owner[order]
-    found = float(just_above(_quantile(values, weights, rate * rows)))
-    generator = torch.Generator().manual_seed(seed)
+    found = float(just_above(quantile(values, weights, rate * rows)))
     if groups is None and whole:
-        samples = _order_statistics(values, rate, generator)
+        low, high = exact_ends(values, weights, rate, rows, 1.0)
     else:
-        samples = _resampled(values, weights, owner, members, rate, generator)
-    low, high = samples.double().quantile(torch.tensor([0.025, 0.975]).double()).tolist()
+        generator = torch.Generator().manual_seed(seed)
+        samples, effect = resampled(values, weights, owner, members, rate, generator)
+        effect = max(effect, 1.0 if whole else 1 / columns)
+        low, high = exact_ends(values, weights, rate, rows, effect)
+        ends = samples.double().quantile(torch.tensor([0.025, 0.975]).double()).tolist()
+        low, high = min(low, ends[0]), max(high, ends[1])
     known = people if groups is not None else None
     return Threshold(found, far, low, high, rows, int(gallery_size), known)
 
@@ -239,18 +263,6 @@ def subset_weights(size: int, chosen: int) -> Tensor:
     return torch.where(possible, (log - total).exp(), 0.0)
 
 
-def just_above(scores: Tensor) -> Tensor:
-    """The least thresholds that reject these scores: the next number that their type has.
-
-    Args:
-        scores: any shape.
-
-    Returns:
-        The same shape and type.
-    """
-    return torch.nextafter(scores, scores.new_full((), math.inf))
-
-
 def _refuse(far: float, rows: int, needed: int, gallery_size: int, width: int) -> None:
     what = "searches by unknown people" if width > 1 else "impostor scores"
     among = f" in a search among {gallery_size:,} people" if gallery_size > 1 else ""
@@ -264,66 +276,25 @@ def _refuse(far: float, rows: int, needed: int, gallery_size: int, width: int) -
 
 
 def _numbered(groups: Any, rows: int) -> tuple[int, Tensor]:
-    """Number of groups, and the number of each row's group."""
+    """Number of people, and the numbers of each row's people, (rows, 1) or (rows, 2)."""
     if groups is None:
-        return rows, torch.arange(rows)
+        return rows, torch.arange(rows)[:, None]
     if len(groups) != rows:
         raise ValueError(f"groups: expected one for each of the {rows} rows; got {len(groups)}")
-    items = groups.tolist() if hasattr(groups, "tolist") else list(groups)
-    number: dict[Any, int] = {}
-    members = torch.tensor([number.setdefault(item, len(number)) for item in items])
-    if len(number) < LEAST_GROUPS:
+    shape = tuple(getattr(groups, "shape", (rows,)))
+    if len(shape) > 2 or shape[1:] not in ((), (1,), (2,)):
+        raise ValueError(f"groups: expected (P,), or (P, 2) of pairs of people; got {shape}")
+    if isinstance(groups, Tensor):
+        kinds, members = groups.reshape(rows, -1).cpu().unique(return_inverse=True)
+        count = len(kinds)
+    else:
+        items = groups.reshape(-1).tolist() if hasattr(groups, "reshape") else list(groups)
+        number: dict[Any, int] = {}
+        members = torch.tensor([number.setdefault(item, len(number)) for item in items])
+        members, count = members.view(rows, -1), len(number)
+    if count < LEAST_GROUPS:
         raise ValueError(
-            f"groups: the impostors are {len(number)} people; at least {LEAST_GROUPS} are needed "
+            f"groups: the impostors are {count} people; at least {LEAST_GROUPS} are needed "
             "to say anything about others"
         )
-    return len(number), members
-
-
-def _quantile(values: Tensor, weights: Tensor, allowed: float) -> Tensor:
-    """The highest score that must be rejected so that the weight above it is at most `allowed`.
-
-    Values are sorted, highest first. Equal scores are rejected together: the threshold lies above
-    all of them.
-    """
-    total = weights.cumsum(0)
-    place = int(torch.searchsorted(total, torch.tensor(allowed + 1e-9).double(), right=True))
-    return values[min(place, len(values) - 1)]
-
-
-def _order_statistics(values: Tensor, rate: float, generator: torch.Generator) -> Tensor:
-    """Thresholds of resampled scores, exactly, without resampling.
-
-    The k-th largest of n draws with replacement is the score at the place ceil(n U), where U is the
-    k-th smallest of n uniform numbers: a beta variable B(k, n - k + 1).
-    """
-    n = len(values)
-    k = min(math.floor(rate * n + 1e-9) + 1, n)
-    # Beta from two gammas, in float64; sums of exponentials would need k of them.
-    shapes = torch.tensor([k, n - k + 1], dtype=torch.float64).expand(REPLICATES, 2)
-    gamma = torch._standard_gamma(shapes, generator=generator)
-    uniform = gamma[:, 0] / gamma.sum(1)
-    return just_above(values[(uniform * n).ceil().long().clamp(1, n) - 1])
-
-
-def _resampled(
-    values: Tensor,
-    weights: Tensor,
-    owner: Tensor,
-    members: Tensor,
-    rate: float,
-    generator: torch.Generator,
-) -> Tensor:
-    """Thresholds of resampled groups (people, or searches)."""
-    count = int(members.max()) + 1
-    size = torch.bincount(members, minlength=count).double()  # searches of each group
-    # Only the tail is looked at: four times the allowed weight, and a little for small counts.
-    tail = int(torch.searchsorted(weights.cumsum(0), 4 * rate * len(members) + 20)) + 1
-    values, weights, owner = values[:tail], weights[:tail], owner[:tail]
-    replicates = REPLICATES if tail <= 1 << 17 else REPLICATES // 5  # the interval is narrow then
-    found = torch.empty(replicates, dtype=values.dtype)
-    for i in range(replicates):
-        drawn = torch.randint(count, (count,), generator=generator)
-        times = torch.bincount(drawn, minlength=count).double()
-        found[i] = _quantile(values, weights * times[owner], rate * float(times @ size))
-    return just_above(found)
+    return count, members

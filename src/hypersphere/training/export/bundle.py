@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import shutil
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..._reading import Unreadable, read_json
 from ...evaluation import Gallery, Threshold
+from ...evaluation.gallery.decision import outgrown
+from ..run.kept_thresholds import kept_thresholds
 from ..run.trained import TrainedRun
 from .card import model_card
 from .onnx_model import compare_onnx, write_onnx
@@ -25,6 +27,10 @@ __all__ = ["Exported", "export_run"]
 
 TOLERANCE = 1e-4
 FAR = 1e-3  # of a pair, where the run has a threshold at this rate; else the nearest it has
+CLASS_SCORES = (
+    "class scores: no decision about strangers, who have a nearest trained class as everybody has; "
+    "no threshold above applies to these scores"
+)
 
 
 @dataclass
@@ -66,8 +72,9 @@ def export_run(
         Where it is, and how exact.
 
     Raises:
-        ValueError: if the run is not of pictures, the gallery is of another model, or the ONNX file
-            differs from the run by more than 1e-4.
+        ValueError: if the run is not of pictures, the gallery is of another model, the run has
+            thresholds of other weights only, or the ONNX file differs from the run by more than
+            1e-4.
     """
     run = run if isinstance(run, TrainedRun) else TrainedRun.open(run)
     folder = Path(folder)
@@ -75,6 +82,12 @@ def export_run(
         raise ValueError(f"{folder} is not empty: choose another folder")
     prepared = preprocessing(run)
     decision, pair, search = _decision(run, gallery, far)
+    notes = []
+    if gallery is not None and (grown := outgrown(search, len(gallery.people))):
+        warnings.warn(grown, stacklevel=2)
+        notes.append(grown)
+    if scores:
+        notes.append(CLASS_SCORES)
     partial = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
@@ -91,7 +104,7 @@ def export_run(
             np.savez(partial / "gallery.npz", features=gallery.features.numpy(), names=names)
         marks = {p.name: _sha256(p) for p in sorted(partial.iterdir())}
         title = folder.resolve().name
-        card = model_card(run, title, pair, search, gap, marks)
+        card = model_card(run, title, pair, search, gap, marks, notes)
         (partial / "MODEL_CARD.md").write_text(card, encoding="utf-8")
         if folder.exists():
             folder.rmdir()  # empty, as checked
@@ -147,7 +160,7 @@ def _decision(
         if far is not None:
             search = gallery.decision.at(far, len(gallery.people))
     else:
-        flips, pair = _kept(run.folder, far)
+        flips, pair = _kept(run, far)
     record = {
         "rule": "accepted if the cosine of unit features is at least value",
         "flips": flips,
@@ -159,26 +172,20 @@ def _decision(
     return record, pair, search
 
 
-def _kept(folder: Path, far: float | None) -> tuple[str, Threshold | None]:
-    """Flips and threshold of a pair of the run folder."""
-    try:
-        record = read_json(folder / "threshold.json")
-    except FileNotFoundError:
-        if far is None:
-            return "unused", None
-        raise ValueError(
-            f"{folder} has no threshold.json: `hypersphere evaluate threshold {folder}` writes it"
-        ) from None
-    except Unreadable as error:
-        raise ValueError(str(error)) from None
-    found = [Threshold.from_dict(entry) for entry in record.get("thresholds", [])]
+def _kept(run: TrainedRun, far: float | None) -> tuple[str, Threshold | None]:
+    """Flips and threshold of a pair of the run folder, of the weights that are exported."""
+    folder = run.folder
+    flips, found = kept_thresholds(folder, run.weights, run.step)
     found = [entry for entry in found if entry.gallery_size == 1]
     if far is not None and not any(abs(entry.far - far) < 1e-12 for entry in found):
         rates = ", ".join(f"{entry.far:g}" for entry in found) or "none"
-        raise ValueError(f"{folder} has thresholds of pairs at {rates}; not at {far:g}")
+        raise ValueError(
+            f"{folder} has thresholds of pairs at {rates}; not at {far:g}: `hypersphere evaluate "
+            f"threshold {folder} --weights {run.weights} --far {far:g}` adds it"
+        )
     wanted = FAR if far is None else far
     best = min(found, key=lambda entry: abs(np.log(entry.far / wanted)), default=None)
-    return str(record.get("flips", "unused")), best
+    return flips, best
 
 
 def _examples(run: TrainedRun) -> Tensor:

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..._reading import Unreadable, read_json
 from ...evaluation.recognition.thresholds import Threshold
+from ...evaluation.results import round_up
 
 __all__ = ["model_card"]
 
@@ -29,6 +30,7 @@ def model_card(
     search: Threshold | float | None,
     gap: float,
     files: Mapping[str, str],
+    notes: Sequence[str] = (),
 ) -> str:
     """The card as Markdown.
 
@@ -39,6 +41,7 @@ def model_card(
         search: threshold of a search.
         gap: largest difference between the ONNX file and the run.
         files: file -> SHA-256.
+        notes: further sentences about the decision.
 
     Returns:
         The text.
@@ -68,11 +71,12 @@ def model_card(
         "",
         "## Evaluation",
         "",
-        *_evaluation(run.folder),
+        *_evaluation(run),
         "",
         "## Decision",
         "",
         *_decision(pair, search),
+        *(f"- {note}" for note in notes),
         "",
         "## Intended use",
         "",
@@ -108,13 +112,14 @@ def _data(run: Any) -> list[str]:
     return lines
 
 
-def _evaluation(folder: Path) -> list[str]:
+def _evaluation(run: Any) -> list[str]:
+    """What was measured of the weights that are exported; of other weights nothing is said."""
     lines = []
-    last = _read(folder / "summary.json").get("last", {})
-    if isinstance(last.get("error"), float):
-        lines.append(f"- classification error on the test part: {100 * last['error']:.2f} %")
-    found = _read(folder / "verification.json")
-    if found:
+    measured = _read(run.folder / "summary.json").get(run.weights) or {}
+    if isinstance(measured.get("error"), float):
+        lines.append(f"- classification error on the test part: {100 * measured['error']:.2f} %")
+    found = _read(run.folder / "verification.json")
+    if found and found.get("step", run.step) == run.step:
         low, high = (100 * bound for bound in found["interval"])
         lines.append(
             f"- verification of people never trained ({found['protocol']}): "
@@ -124,7 +129,10 @@ def _evaluation(folder: Path) -> list[str]:
         for point in found["tar_at_far"]:
             if point.get("tar") is not None:
                 lines.append(f"  - TAR {100 * point['tar']:.2f} % at FAR {point['far']:g}")
-    return lines or ["- none was kept in the run folder: `hypersphere evaluate verification RUN`"]
+    if not lines:
+        how = f"`hypersphere evaluate verification RUN --weights {run.weights}`"
+        lines = [f"- none of these weights was kept in the run folder: {how}"]
+    return lines
 
 
 def _decision(pair: Threshold | None, search: Threshold | float | None) -> Sequence[str]:
@@ -134,8 +142,8 @@ def _decision(pair: Threshold | None, search: Threshold | float | None) -> Seque
             among = f" among {found.gallery_size:,} people" if found.gallery_size > 1 else ""
             whose = f" of {found.people:,} people" if found.people else ""
             lines.append(
-                f"- {what}{among}: accepted from a cosine of {found.value:.6f} on (95 %: "
-                f"{found.low:.6f} to {found.high:.6f}); false-accept rate {found.far:g}, fitted on "
+                f"- {what}{among}: accepted from a cosine of {round_up(found.value)} on (95 %: "
+                f"{found.interval()}); false-accept rate {found.far:g}, fitted on "
                 f"{found.negatives:,} impostors{whose}"
             )
         elif found is not None:

@@ -29,18 +29,33 @@ def predict(path):
 def accepted(score, threshold):  # without a threshold nobody is accepted
     return threshold is not None and score >= threshold["value"]
 
+def describe(path, first, gallery):
+    """What to print of a picture, and whether it was recognized."""
+    feature, scores = predict(path)
+    if gallery is not None:
+        best = (cosines := gallery["features"] @ feature).argmax()
+        known = accepted(cosines[best], rule["search"])
+        return f"{gallery['names'][best] if known else 'unknown'} ({cosines[best]:.4f})", known
+    if scores is not None:  # the best of the trained classes, for a stranger, too
+        return f"nearest trained class {rule['classes'][int(scores.argmax())]}", True
+    alike = feature @ predict(first)[0]
+    same = accepted(alike, rule["pair"])
+    return f"{alike:.4f}, {'same' if same else 'not the same'}", same
+
 if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        print("usage: python predict.py PICTURE ...", file=sys.stderr)
+        sys.exit(2)
     gallery = np.load(here / "gallery.npz") if (here / "gallery.npz").exists() else None
-    first = predict(sys.argv[1])[0]
+    failed, recognized = False, []
     for path in sys.argv[1:]:
-        feature, scores = predict(path)
-        if gallery is not None:
-            best = (cosines := gallery["features"] @ feature).argmax()
-            name = gallery["names"][best] if accepted(cosines[best], rule["search"]) else "unknown"
-            print(f"{path}: {name} ({cosines[best]:.4f})")
-        elif scores is not None:
-            print(f"{path}: {rule['classes'][int(scores.argmax())]}")
-        else:
-            answer = "same" if accepted(first @ feature, rule["pair"]) else "not the same"
-            print(f"{path}: {first @ feature:.4f}, {answer}")
+        try:
+            text, known = describe(path, sys.argv[1], gallery)
+        except (OSError, ValueError) as error:
+            failed = True
+            print(f"{path}: cannot be read ({error})", file=sys.stderr)
+            continue
+        recognized.append(known)
+        print(f"{path}: {text}")
+    sys.exit(1 if failed else 0 if any(recognized) else 3)  # 3: nobody is known
 '''

@@ -1,0 +1,149 @@
+"""Intervals of thresholds: how far the true one may lie from that of the impostors at hand.
+
+Note [Interval of a threshold]: of n independent impostors, the number above the true threshold is
+binomial, B(n, far), so the true threshold lies between two of the sorted scores with at least 95 %,
+whatever their distribution is. Below about 3.7 / far impostors none of them may lie above it, and
+the interval has no upper end (infinity): a bootstrap cannot know that, and was too narrow there.
+Impostors of the same people count for less. The bootstrap over people says for how many, by the
+variance of the rate in comparison with that of a binomial (the design effect; Korn and Graubard
+1998). The interval is the wider one of the two at both ends.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+REPLICATES = 1000
+MOST_COUNTED = 1 << 15  # rows that tell how much a resampling drew in all
+
+
+def just_above(scores: Tensor) -> Tensor:
+    """The least thresholds that reject these scores: the next number that their type has.
+
+    Args:
+        scores: any shape.
+
+    Returns:
+        The same shape and type.
+    """
+    return torch.nextafter(scores, scores.new_full((), math.inf))
+
+
+def quantile(values: Tensor, weights: Tensor, allowed: float) -> Tensor:
+    """The highest score that must be rejected so that the weight above it is at most `allowed`.
+
+    Equal scores are rejected together: the threshold lies above all of them.
+
+    Args:
+        values: (n,) scores, highest first.
+        weights: (n,) what each counts.
+        allowed: the weight.
+
+    Returns:
+        The score.
+    """
+    total = weights.cumsum(0)
+    place = int(torch.searchsorted(total, torch.tensor(allowed + 1e-9).double(), right=True))
+    return values[min(place, len(values) - 1)]
+
+
+def exact_ends(
+    values: Tensor, weights: Tensor, rate: float, rows: int, effect: float
+) -> tuple[float, float]:
+    """The two scores between which the true threshold lies with at least 95 %.
+
+    Args:
+        values: (n,) scores, highest first.
+        weights: (n,) what each counts.
+        rate: the false-accept rate.
+        rows: number of impostors.
+        effect: so many of them count as one independent one (Note [Interval of a threshold]).
+
+    Returns:
+        Lower and upper end; infinite where the impostors cannot say.
+    """
+    fewest, most, trials = _binomial_ends(max(1, math.floor(rows / effect + 1e-9)), rate)
+    low, high = -math.inf, math.inf
+    if fewest > 0:
+        place = max((fewest - 1) * effect, fewest * effect - 1)
+        high = float(just_above(quantile(values, weights, place)))
+    if most < trials:
+        low = float(quantile(values, weights, most * effect))
+    return low, high
+
+
+def _binomial_ends(trials: int, rate: float) -> tuple[int, int, int]:
+    """The 2.5 % and 97.5 % quantiles of B(trials, rate), and trials."""
+    deviation = math.sqrt(trials * rate * (1 - rate))
+    first = max(0, math.floor(trials * rate - 10 * deviation - 50))
+    last = min(trials, math.ceil(trials * rate + 10 * deviation + 50))
+    k = torch.arange(first, last + 1, dtype=torch.float64)
+    log = math.lgamma(trials + 1) - torch.lgamma(k + 1) - torch.lgamma(trials - k + 1)
+    share = (log + k * math.log(rate) + (trials - k) * math.log1p(-rate)).exp().cumsum(0)
+    ends = torch.searchsorted(share, torch.tensor([0.025, 0.975]).double()) + first
+    return int(ends[0]), min(int(ends[1]), last), trials
+
+
+def resampled(
+    values: Tensor,
+    weights: Tensor,
+    owner: Tensor,
+    members: Tensor,
+    rate: float,
+    generator: torch.Generator,
+) -> tuple[Tensor, float]:
+    """Thresholds of resampled people, and the design effect: how many impostors count as one.
+
+    A pair of two people counts as often as both were drawn. The effect is taken where 20 more pass
+    than at the rate: of the few that pass at a strict rate, hardly two are of the same people.
+
+    Args:
+        values: (n,) scores, highest first.
+        weights: (n,) what each counts.
+        owner: (n, 1) or (n, 2), the numbers of the people of each score.
+        members: the same of each impostor.
+        rate: the false-accept rate.
+        generator: of the draws.
+
+    Returns:
+        The thresholds of the replicates, and the effect.
+    """
+    count, rows = int(members.max()) + 1, len(members)
+    # Only the tail is looked at: four times the allowed weight, and a little for small counts.
+    total = weights.cumsum(0)
+    tail = min(int(torch.searchsorted(total, 4 * rate * rows + 20)) + 1, len(values))
+    level = int(torch.searchsorted(total[:tail], rate * rows + 20).clamp(max=tail - 1))
+    values, weights = values[:tail], weights[:tail]
+    owners = owner[:tail].unbind(1)
+    replicates = REPLICATES if tail <= 1 << 17 else REPLICATES // 5  # the interval is narrow then
+    # How much is drawn in all hardly varies: evenly spread rows are enough to tell.
+    spread = members[:: -(-rows // MOST_COUNTED)].unbind(1)
+    found = torch.empty(replicates, dtype=values.dtype)
+    passed = torch.full((replicates,), math.nan, dtype=torch.float64)
+    for i in range(replicates):
+        drawn = torch.randint(count, (count,), generator=generator)
+        times = torch.bincount(drawn, minlength=count).double()
+        mass = float(_together(times, spread).mean()) * rows
+        if mass == 0:  # one person again and again: no pair of different people
+            found[i] = values[0]
+            continue
+        above = (weights * _together(times, owners)).cumsum(0)
+        place = int(torch.searchsorted(above, rate * mass + 1e-9, right=True))
+        found[i], passed[i] = values[min(place, tail - 1)], above[level] / mass
+    share = float(total[level]) / rows
+    passed = passed[passed.isfinite()]
+    if share > 1 - 1e-9 or len(passed) < 2:  # everybody passes: nothing varies
+        return just_above(found), 1.0
+    # A bootstrap of n people has (n - 1) / n of the variance.
+    variance = float(passed.var()) * count / (count - 1)
+    return just_above(found), variance * rows / (share * (1 - share))
+
+
+def _together(times: Tensor, people: Sequence[Tensor]) -> Tensor:
+    """How often a row was drawn: as often as its person, or as both people of a pair."""
+    once = times[people[0]]
+    return once if len(people) == 1 else once * times[people[1]]
