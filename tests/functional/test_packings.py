@@ -190,7 +190,9 @@ def test_no_limit_is_silent_any_more(s):
 
 def test_records_are_found_and_their_absence_is_told():
     assert HF.best_known(100, 3, 1.0).value == 4448.350634331
-    assert HF.best_known(101, 3, 1.0) is None and HF.best_known(9, 4, 1.0) is None
+    assert HF.best_known(151, 3, 1.0) is None and HF.best_known(9, 4, 1.0) is None
+    assert HF.best_known(150, 3, 1.0).precision == pytest.approx(5e-10)
+    assert HF.best_known(139, 3, 1.0).precision == pytest.approx(5e-6)  # five decimals are known
     assert HF.best_known(8, 4, math.inf).value == pytest.approx(90)
     assert HF.best_known(5, 4, math.inf).value == pytest.approx(math.degrees(math.acos(-0.25)))
     assert HF.best_known(40, 5, math.inf).value == 60
