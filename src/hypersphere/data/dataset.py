@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from .labeled import Labeled
 from .verification_pairs import Pairs
 
 
@@ -67,7 +68,7 @@ class Dataset(Protocol):
 
 
 @dataclass(frozen=True)
-class ArrayDataset:
+class ArrayDataset(Labeled):
     """Samples and labels in memory.
 
     Args:
@@ -120,11 +121,6 @@ class ArrayDataset:
         return self.images[index], self.labels[index]
 
     @property
-    def num_classes(self) -> int:
-        """Number of classes."""
-        return len(self.classes)
-
-    @property
     def shape(self) -> torch.Size:
         """Shape of one sample, (C, H, W) for pictures."""
         return self.images.shape[1:]
@@ -139,14 +135,6 @@ class ArrayDataset:
             The samples in that order, (B, *shape).
         """
         return self.images.index_select(0, index.to(self.images.device))
-
-    def counts(self) -> Tensor:
-        """Samples of each class; those with the label -1 do not count.
-
-        Returns:
-            (num_classes,) int64.
-        """
-        return torch.bincount(self.labels[self.labels >= 0], minlength=self.num_classes)
 
     def subset(self, index: Tensor) -> ArrayDataset:
         """Some of the samples, with the same classes.

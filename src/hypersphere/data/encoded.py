@@ -15,6 +15,7 @@ from torch import Tensor
 from .._optional import require
 from .errors import DamagedData
 from .image_files import Size, to_pixels
+from .labeled import Labeled
 
 __all__ = ["EncodedPictures", "decode_picture"]
 
@@ -43,7 +44,7 @@ def decode_picture(content: bytes, size: Size, mode: str, name: str) -> np.ndarr
 
 
 @dataclass(frozen=True)
-class EncodedPictures:
+class EncodedPictures(Labeled):
     """A data set of encoded pictures that `read(number)` gives, with all that loaders need.
 
     Args:
@@ -74,19 +75,6 @@ class EncodedPictures:
     def shape(self) -> torch.Size:
         """Shape of one sample, (C, H, W); decodes the first picture."""
         return torch.Size(self._picture(0).shape)
-
-    @property
-    def num_classes(self) -> int:
-        """Number of classes."""
-        return len(self.classes)
-
-    def counts(self) -> Tensor:
-        """Samples of each class.
-
-        Returns:
-            (num_classes,) int64.
-        """
-        return torch.bincount(self.labels[self.labels >= 0], minlength=self.num_classes)
 
     def subset(self, index: Tensor) -> EncodedPictures:
         """Some of the samples, with the same classes.

@@ -18,6 +18,7 @@ from .._optional import require
 from .._reading import check_regular
 from .dataset import ArrayDataset, Dataset
 from .errors import DamagedData, damaged, missing
+from .labeled import Labeled
 from .limits import check_claim
 from .unreadable import UnreadablePictures
 
@@ -207,7 +208,7 @@ def check_headers(paths: Sequence[str], unreadable: UnreadablePictures) -> list[
 
 
 @dataclass(frozen=True)
-class ImageFiles:
+class ImageFiles(Labeled):
     """A data set whose pictures stay in their files and are decoded batch by batch.
 
     For sets that do not fit in memory; give `BatchLoader` a `prefetch` so that decoding runs beside
@@ -242,19 +243,6 @@ class ImageFiles:
     def shape(self) -> torch.Size:
         """Shape of one sample, (C, H, W); decodes the first picture."""
         return torch.Size(read_image(self.paths[0], self.size, self.mode).shape)
-
-    @property
-    def num_classes(self) -> int:
-        """Number of classes."""
-        return len(self.classes)
-
-    def counts(self) -> Tensor:
-        """Samples of each class; those with the label -1 do not count.
-
-        Returns:
-            (num_classes,) int64.
-        """
-        return torch.bincount(self.labels[self.labels >= 0], minlength=self.num_classes)
 
     def subset(self, index: Tensor) -> ImageFiles:
         """Some of the samples, with the same classes.

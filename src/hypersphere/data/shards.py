@@ -17,6 +17,7 @@ from ..registry import register
 from .dataset import ArrayDataset, Split
 from .errors import DamagedData, damaged, missing
 from .image_files import Size
+from .labeled import Labeled
 from .shard_loader import ShardLoader
 from .shard_samples import PICTURES, decode_sample, raw_samples, read_label
 
@@ -27,7 +28,7 @@ MOST_IN_MEMORY = 1 << 32  # bytes of a decoded test part
 
 
 @dataclass(frozen=True)
-class Shards:
+class Shards(Labeled):
     """Tar files that are streamed; `make_loader` serves them.
 
     Args:
@@ -55,23 +56,10 @@ class Shards:
         return len(self.labels)
 
     @property
-    def num_classes(self) -> int:
-        """Number of classes."""
-        return len(self.classes)
-
-    @property
     def shape(self) -> torch.Size:
         """Shape of one sample, (C, H, W); decodes the first picture."""
         picture, _ = decode_sample(next(iter(raw_samples(self.files[:1]))), self.size, self.mode)
         return torch.Size(picture.shape)
-
-    def counts(self) -> Tensor:
-        """Samples of each class.
-
-        Returns:
-            (num_classes,) int64.
-        """
-        return torch.bincount(self.labels, minlength=self.num_classes)
 
     def take(self, index: Tensor) -> Tensor:
         """Refused: shards are streams.

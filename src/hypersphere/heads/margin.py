@@ -185,23 +185,25 @@ class MarginHead(nn.Module):
             self._project()
         if self.shard is not None:
             return self.shard.logits(self, features, labels, ignore_index)
-        psi, lam, others_kind = None, None, None
-        if labels is not None:
-            psi = self.bound_margin(features, labels, ignore_index)
-            lam = None if self.annealing is None else self.annealing()
-            others_kind = self.others_kind()
-        return margin_logits(
-            features,
-            self.weight,
-            labels,
-            psi,
-            lam=lam,
-            gradient=self.gradient,
-            curriculum=self.curriculum,
-            others_kind=others_kind,
-            ignore_index=ignore_index,
-            **self.score_options(),
-        )
+        options = self.score_options()
+        if labels is None:
+            return margin_logits(features, self.weight, **options)
+        psi = self.bound_margin(features, labels, ignore_index)
+        options.update(self.label_options(), ignore_index=ignore_index)
+        return margin_logits(features, self.weight, labels, psi, **options)
+
+    def label_options(self) -> dict[str, Any]:
+        """What labels change in the scores, beside psi.
+
+        Returns:
+            Keyword arguments of `functional.margin_logits`.
+        """
+        return {
+            "lam": None if self.annealing is None else self.annealing(),
+            "gradient": self.gradient,
+            "curriculum": self.curriculum,
+            "others_kind": self.others_kind(),
+        }
 
     def loss(
         self,
@@ -262,16 +264,13 @@ class MarginHead(nn.Module):
             self.weight,
             labels,
             bound(self.margin, features, None if soft else classes),
-            lam=None if self.annealing is None else self.annealing(),
-            gradient=self.gradient,
-            curriculum=self.curriculum,
-            others_kind=self.others_kind(),
             reduction=reduction,
             label_smoothing=label_smoothing,
             class_weight=class_weight,
             ignore_index=ignore_index,
             sample=self.sample if self.training else None,
             chunk=self.chunk,
+            **self.label_options(),
             **self.score_options(),
         )
         penalty = self.penalty(features)

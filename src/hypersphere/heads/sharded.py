@@ -229,25 +229,13 @@ class ClassShard:
         }
         if head.bias is not None:
             options["bias"] = whole["bias"]
-        psi, lam, others_kind = None, None, None
-        if labels is not None:
-            psi = bound(head.margin, features, torch.where(labels != ignore_index, labels, -1))
-            lam = None if head.annealing is None else head.annealing()
-            others_kind = head.others_kind()
         weight = whole["weight"]
         assert weight is not None
-        return margin_logits(
-            features,
-            weight,
-            labels,
-            psi,
-            lam=lam,
-            gradient=head.gradient,
-            curriculum=head.curriculum,
-            others_kind=others_kind,
-            ignore_index=ignore_index,
-            **options,
-        )
+        if labels is None:
+            return margin_logits(features, weight, **options)
+        psi = bound(head.margin, features, torch.where(labels != ignore_index, labels, -1))
+        options.update(head.label_options(), ignore_index=ignore_index)
+        return margin_logits(features, weight, labels, psi, **options)
 
     def loss(
         self,

@@ -8,35 +8,27 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hypersphere.finding import Site, find_layers
 from hypersphere.registry import register
 from hypersphere.training.sharding import is_spread, whole_weight
 
-__all__ = ["Monitor", "layer_angles", "layer_energies", "layer_weights"]
+__all__ = ["Monitor", "layer_angles", "layer_energies"]
 
 
-def layer_weights(model: nn.Module) -> dict[str, Tensor]:
-    """Neurons of every layer, one per row: convolutions, linear and decoupled layers, heads.
-
-    >>> sorted(layer_weights(nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(4, 2))))
-    ['0', '2']
-    """
-    return dict(_layers(model))
-
-
-def _role(module: nn.Module) -> str | None:
-    return getattr(module, "neuron_role", None)
+def _neurons(site: Site) -> Tensor:
+    """The neurons of a layer, one per row; of weights spread over processes, all of them."""
+    if site.reader is not None:  # an adapter's layer, which no process shares
+        return site.layout.rows(site.read().detach())
+    return site.layout.rows(whole_weight(site.module, site.parameter))
 
 
 def _layers(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """One layer after the other, so that of weights spread over processes only one is whole."""
-    for name, module in model.named_modules():
-        layer = isinstance(module, (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear))
-        if layer or _role(module) is not None:
-            weight = whole_weight(module)
-            if weight is not None and weight.dim() >= 2 and len(weight) > 1:
-                # Of a head with sub-centers, (C, K, d), every one is a direction.
-                several = getattr(module, "subcenters", 1) > 1
-                yield name, weight.flatten(0, 1) if several else weight.flatten(1)
+    for site in find_layers(model):
+        if site.state != "quantized":
+            weight = _neurons(site)
+            if len(weight) > 1:
+                yield site.label, weight
 
 
 @torch.no_grad()
@@ -128,7 +120,7 @@ class Monitor:
         energies = values["energy"]
         self.energy = sum(energies.values()) / max(1, len(energies))
         self.first = self.energy if self.first is None else self.first
-        outputs = {n for n, m in run.model.named_modules() if _role(m) == "output"}
+        outputs = {site.label for site in find_layers(run.model) if site.role == "output"}
         hidden = [energy for name, energy in energies.items() if name not in outputs]
         if hidden:
             self.hidden = [*self.hidden[:1], sum(hidden) / len(hidden)]

@@ -113,12 +113,10 @@ def is_spread(net: nn.Module) -> bool:
 
 
 @torch.no_grad()
-def whole_weight(module: nn.Module) -> Tensor | None:
-    """`module.weight` with all its rows (call it on all processes), or None without one."""
-    weight = getattr(module, "weight", None)
-    if not isinstance(weight, Tensor):
-        return None
-    rows = _rows(module, "weight", weight)
+def whole_weight(module: nn.Module, name: str = "weight") -> Tensor:
+    """`module.<name>` with all its rows; call it on all processes."""
+    weight: Tensor = getattr(module, name)
+    rows = _rows(module, name, weight)
     return weight.detach() if rows is None else rows.gather(weight)
 
 
