@@ -252,23 +252,61 @@ def claims(kind: str) -> str:
     told = sum(counts[name] for name in ("holds", "open", "reversed"))
     return (
         f"Of {told} claims of the dissertation tested so far, with equal tuning and paired seeds, "
-        f"{counts['holds']} hold, {counts['open']} are open and {counts['reversed']} are reversed "
-        "at the scale of two cores: [docs/results.md](docs/results.md), `hypersphere claims`."
+        f"{_verb(counts['holds'], 'holds', 'hold')}, {_verb(counts['open'], 'is', 'are')} open and "
+        f"{_verb(counts['reversed'], 'is', 'are')} reversed at the scale of two cores: "
+        "[docs/results.md](docs/results.md), `hypersphere claims`."
     )
+
+
+def _verb(count: int, one: str, several: str) -> str:
+    return f"{count} {one if count == 1 else several}"
 
 
 FIGURE = re.compile(r'(<!-- figure: (\S+) "([^"]+)" "([^"]+)" -->).*?(<!-- /figure -->)')
 
 
 def one_figure(match: re.Match[str]) -> str:
-    """A single ratio of a benchmark, over the makers of processors: "1.02 to 1.24"."""
-    runs = records(ROOT / "results" / f"{match[2]}.json")
-    rows = [r for run in runs.values() for r in run["tables"][match[3]] if r["name"] == match[4]]
-    ratios = sorted(row["ratio"] for row in rows)
-    if not ratios:
-        raise SystemExit(f"no row {match[4]!r} in {match[2]}")
-    ends = dict.fromkeys(f"{ratio:.2f}" for ratio in (ratios[0], ratios[-1]))
-    return f"{match[1]}{' to '.join(ends)}{match[5]}"
+    """One number of a results file, for a sentence or a cell."""
+    name, part, row = match[2], match[3], match[4]
+    if name.startswith("claims/"):
+        found = claim_figure(name, part, row)
+    elif name.startswith("benchmarks/"):
+        found = benchmark_figure(name, part, row)
+    elif name == "open-set":
+        values = [100 * float(r[part]) for r in _content(name)["rows"] if r["head"] == row]
+        found = f"{statistics.mean(values):.1f} %"
+    else:  # a table: the column, and the first cell of the row
+        record = _content(name)
+        cells = {r[0]: r for r in record["rows"]}
+        found = cells[row][record["columns"].index(part)]
+    return f"{match[1]}{found}{match[5]}"
+
+
+def _content(name: str) -> dict:
+    return json.loads((ROOT / "results" / f"{name}.json").read_text())
+
+
+def benchmark_figure(name: str, table: str, row: str) -> str:
+    """A ratio or a count, over the makers of processors: "1.02 to 1.24"."""
+    runs = records(ROOT / "results" / f"{name}.json")
+    rows = [r for run in runs.values() for r in run["tables"].get(table, ()) if r["name"] == row]
+    if not rows:
+        raise SystemExit(f"no row {row!r} in {name}")
+    values = sorted(r["ratio"] or r["value"] for r in rows)
+    ends = dict.fromkeys(f"{value:.2f}" for value in (values[0], values[-1]))
+    unit = "" if rows[0]["ratio"] else f" {rows[0]['unit']}"
+    return " to ".join(ends) + unit
+
+
+def claim_figure(name: str, label: str, unit: str) -> str:
+    """A comparison with its interval and verdict: "-0.48 points (-0.69 to -0.27): holds"."""
+    if not (ROOT / "results" / f"{name}.json").exists():
+        return "not measured yet"
+    for found in _content(name)["comparisons"]:
+        if found["label"] == label:
+            ends = f"{found['low']:+.2f} to {found['high']:+.2f}"
+            return f"{found['mean']:+.2f} {unit} ({ends}): {found['verdict']}"
+    raise SystemExit(f"no comparison {label!r} in {name}")
 
 
 def fill(text: str) -> str:

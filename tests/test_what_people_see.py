@@ -1,0 +1,83 @@
+"""What a visitor sees first: name, first result, README, figures, words.
+
+The bar and the columns of the terminal are in commands/test_first_hour.py, the options of
+`train --help` in training/test_parts.py, own parts in commands/test_plugins.py and in the blocks of
+docs/extending.md, the report page in reports/test_page.py.
+"""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import tomllib
+
+from hypersphere import cli
+from hypersphere.commands import _config
+from hypersphere.reports.style import COLORS
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def test_the_name_is_ours_and_no_address_is_invented():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["name"] == "torch-hypersphere" and "urls" not in project
+    for page in PAGES:
+        assert not re.search(r"pip install (-\S+ )*hypersphere\b", page.read_text()), page
+
+
+def test_the_default_run_beats_raw_pixels_and_softmax_on_every_seed():
+    seeds = json.loads((ROOT / "results" / "letters.json").read_text())["seeds"]
+    raw, softmax, ours = ([run["accuracy"] for run in seeds[name]] for name in seeds)
+    assert len(ours) == 5
+    assert all(p < s < o for p, s, o in zip(raw, softmax, ours, strict=True))
+
+
+def test_small_variants_keep_what_the_table_is_about():
+    widths = []
+    for factor in (1, 2, 4, 8, 16):
+        recipe = f"{ROOT}/recipes/ch5/table-5.2.yaml:t{factor}_baseline,cpu"
+        widths.append(tuple(_config.read(recipe, []).model["widths"]))
+    assert widths == [tuple(f * w for w in widths[0]) for f in (1, 2, 4, 8, 16)]
+
+
+def test_readme_has_a_picture_a_result_and_what_each_part_costs_and_brings():
+    text = (ROOT / "README.md").read_text()
+    (picture,) = re.findall(r"!\[.*?\]\((\S+)\)", text)
+    assert (ROOT / picture).stat().st_size > 10_000
+    assert "<!-- table: letters -->" in text and "<!-- table: claims-count -->" in text
+    table = text[text.index("| part |") :].split("\n\n")[0].splitlines()[2:]
+    for row in table:
+        _, part, line, costs, brings, _ = re.sub(r"<!--.*?-->", "", row).split("|")
+        assert "](docs/" in part and ("`hs." in line or "`gallery." in line)
+        assert costs.strip() and brings.strip(), part
+
+
+def test_twelve_classes_have_twelve_colors():
+    assert len(set(COLORS[:12])) == 12
+
+
+def test_a_drawn_configuration_is_small_enough_to_mail(tmp_path):
+    page = tmp_path / "points.html"
+    assert cli.main(["points", "8", "--restarts", "2", "--draw", str(page)]) == 0
+    assert page.stat().st_size < 5_000_000
+    assert "plotly" not in page.read_text().lower()
+
+
+@pytest.mark.parametrize(
+    "phrase",
+    [
+        r"one (number|hole|value|row) an? \w+",
+        "filters be",
+        "Who goes on",
+        "stands in brackets",
+        "culprit",
+    ],
+)
+def test_the_words_are_plain_english(phrase):
+    sources = sorted((ROOT / "src").rglob("*.py"))
+    assert len(sources) > 300
+    for path in [*PAGES, *sources]:
+        text = " ".join(path.read_text().split())
+        assert not re.search(phrase, text), f"{path.name}: {re.search(phrase, text)}"
