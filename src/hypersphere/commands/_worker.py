@@ -7,6 +7,7 @@ A run that a signal has stopped ends the worker.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -31,6 +32,8 @@ def work() -> int:
         sys.stderr.flush()
         if code >= 128:
             return code
+        # Objects of a run refer to one another: unless collected, its data stays beside the next.
+        gc.collect()
         print(code, file=answers, flush=True)
     return 0
 
