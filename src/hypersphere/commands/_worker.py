@@ -17,25 +17,30 @@ from hypersphere.commands.train import main
 
 def work() -> int:
     """Train what the input asks for; what the runs print goes to their logs."""
-    answers = os.fdopen(os.dup(1), "w")
-    for line in sys.stdin:
-        task = json.loads(line)
-        with open(task["log"], "ab") as log:
-            for stream in (1, 2):
-                os.dup2(log.fileno(), stream)
-        sys.argv = ["hypersphere", "train", *task["arguments"]]  # what the run's record quotes
-        try:
-            code = main(task["arguments"])
-        except SystemExit as end:
-            code = end.code if isinstance(end.code, int) else 1
-        sys.stdout.flush()
-        sys.stderr.flush()
-        if code >= 128:
-            return code
-        # Objects of a run refer to one another: unless collected, its data stays beside the next.
-        gc.collect()
-        print(code, file=answers, flush=True)
+    with os.fdopen(os.dup(1), "w") as answers:
+        for line in sys.stdin:
+            code = _train(**json.loads(line))
+            if code >= 128:
+                return code
+            # Objects of a run refer to one another: unless collected, its data stays beside the
+            # next run's.
+            gc.collect()
+            print(code, file=answers, flush=True)
     return 0
+
+
+def _train(arguments: list[str], log: str) -> int:
+    with open(log, "ab") as target:
+        for stream in (1, 2):
+            os.dup2(target.fileno(), stream)
+    sys.argv = ["hypersphere", "train", *arguments]  # what the run's record quotes
+    try:
+        code = main(arguments)
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return code
 
 
 if __name__ == "__main__":
