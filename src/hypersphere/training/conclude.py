@@ -13,6 +13,7 @@ from hypersphere.training.diagnose import NotFinite
 from hypersphere.training.prepare import Job
 from hypersphere.training.run.checkpoint import save_weights
 from hypersphere.training.run.folder import RunFolder
+from hypersphere.training.run.kept_thresholds import keep_thresholds
 from hypersphere.training.run.records import file_entry
 from hypersphere.training.runtime import Run
 from hypersphere.training.sharding import is_spread
@@ -52,7 +53,7 @@ def conclude(job: Job, run: Run, record: RunFolder, say: Any) -> Any:
             result, thresholds = verify_unseen(job, run)
             summary["verification"] = {k: getattr(result, k) for k in ("accuracy", "eer", "auc")}
             result.to_json(record.path / "verification.json", weights="last", step=run.step)
-            thresholds.to_json(record.path / "threshold.json", weights="last", step=run.step)
+            keep_thresholds(record.path, thresholds, "last", run.step)
     summary["seconds"] = round(run.elapsed, 2)
     written = [record.path / name for name in ("metrics.jsonl", "features.npz")]
     summary["files"] = {path.name: file_entry(path) for path in written if path.exists()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,13 @@ from hypersphere.training.run.checkpoint import RunError
 from hypersphere.training.run.folder import RunFolder, describe_run
 from hypersphere.training.run.load import load_net
 from hypersphere.training.run.lock import FolderInUse, FolderLock
+from hypersphere.training.run.own_data import (
+    as_started,
+    check_classes,
+    describe_data,
+    differs,
+    keep_data,
+)
 from hypersphere.training.run.records import text_checksum
 from hypersphere.training.run.resume import changed_settings, record_changes
 
@@ -95,7 +103,16 @@ def _train(
     resumed = resume and (record.path / "run.json").exists()
     try:
         changes = changed_settings(record.path, config) if resumed else {}
-        job = prepare(config, fabric)
+        started = as_started(config.data, record.path) if resumed else config.data
+        job = prepare(dataclasses.replace(config, data=started), fabric)
+        if resumed and job.loaders is not None:
+            check_classes(job.loaders, record.path)
+            change = differs(job.loaders, record.path)
+            if change:
+                raise RunError(
+                    f"{change}. Bring back the data of then, or start a new run "
+                    f"(--train.init_from {record.path} takes over the weights)"
+                )
     except BaseException as error:
         lock.release()
         record.discard()
@@ -110,9 +127,8 @@ def _train(
     if resumed:
         record_changes(record, config, changes, job.settings.steps, config_text)
     else:
-        notes = getattr(job.loaders.split, "notes", {}) if job.loaders is not None else {}
-        if notes:  # who is used for what, which pictures were left out
-            record.json("split.json", notes)
+        if job.loaders is not None:
+            keep_data(record, job.loaders)
         # run.json last: a folder that has it can be resumed, however early the process ends.
         if config_text is not None:
             record.text("config.yaml", config_text)
@@ -151,8 +167,7 @@ def _description(config: Config, fabric: Any, job: Job, config_text: str | None)
     details: dict[str, Any] = {"processes": fabric.world_size, "task": config.task}
     details["config"] = config.to_dict()
     if job.loaders is not None:
-        classes = list(map(str, job.loaders.split.classes))
-        details["data"] = {"shape": list(job.loaders.shape), "classes": classes}
+        details["data"] = describe_data(job.loaders)
     if config_text is not None:
         details["config_checksums"] = [text_checksum(config_text)]
     return describe_run(config.seed, **details)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,6 +22,7 @@ from ..build import make_loaders
 from ..config import Config
 from .checkpoint import RunError
 from .load import find_weights, load_net
+from .own_data import as_started, check_classes, differs, kept_normalization
 from .records import data_of_run, read_record, run_config
 
 __all__ = ["Preprocessing", "Samples", "TrainedRun"]
@@ -114,16 +116,26 @@ class TrainedRun:
 
     @cached_property
     def loaders(self) -> Any:
-        """The run's own data, read again."""
-        return make_loaders(self.config.data, self.config.seed)
+        """The run's own data, read again, with the people divided as they were."""
+        found = make_loaders(as_started(self.config.data, self.folder), self.config.seed)
+        try:
+            check_classes(found, self.folder)
+        except RunError as error:
+            raise ValueError(str(error)) from None
+        change = differs(found, self.folder)
+        if change:
+            message = f"{change}; its test part may hold samples that it was trained on"
+            warnings.warn(message, stacklevel=3)
+        return found
 
     @cached_property
     def normalize(self) -> Any:
-        """From pixels to the network's input; only a fitted normalization needs the data."""
+        """From pixels to the network's input, as in training."""
         name = self.config.data.normalize
         if name in ("unit", "symmetric"):
             return data.Normalize.named(name)
-        return self.loaders.normalize
+        # Fitted anew only for runs of earlier versions, which did not keep it.
+        return kept_normalization(self.folder) or self.loaders.normalize
 
     def transform(self, images: Tensor) -> Tensor:
         """Crop as in testing, then normalize.

@@ -1,0 +1,116 @@
+"""A run is opened and resumed with the data it was trained on, or it says so."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from hypersphere.cli import main
+from hypersphere.training.run.trained import TrainedRun
+
+SHORT = ["--model.name", "cnn3", "--model.widths", "[2,4,4]", "--model.depths", "[1,1,1]"]
+SHORT += ["--train.steps", "2", "--train.test_every", "2", "--data.batch_size", "8"]
+SHORT += ["--run.report", "false", "--train.quiet", "true", "--baseline", "false"]
+
+
+def picture(path, seed):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    values = np.random.default_rng(seed).integers(0, 255, (12, 12, 3), dtype=np.uint8)
+    Image.fromarray(values).save(path)
+
+
+def people(root, names, count=4):
+    for i, name in enumerate(names):
+        for j in range(count):
+            picture(root / name / f"{j}.png", 100 * i + j)
+    return root
+
+
+def train(root, run, *more):
+    given = ["--data.name", "folder", "--data.root", str(root), "--run.folder", str(run)]
+    return main(["train", *given, *SHORT, *more])
+
+
+@pytest.fixture
+def open_set(tmp_path):
+    root = people(tmp_path / "faces", [f"p{i:03}" for i in range(20)])
+    assert train(root, tmp_path / "run", "--data.options.protocol", "open_set") == 0
+    return root, tmp_path / "run"
+
+
+def parts(run):
+    split = TrainedRun.open(run).loaders.split
+    return [list(p.classes) for p in (split.train, split.pairs.dataset, split.reserved)]
+
+
+def test_new_people_do_not_move_the_others(open_set):
+    root, run = open_set
+    kept = json.loads((run / "split.json").read_text())["people"]
+    before = parts(run)
+    assert before == [kept["train"], kept["calibration"], kept["test"]]
+    people(root, ["p005b", "a_newcomer"], 4)
+    assert parts(run) == before
+
+
+def test_other_classes_are_refused_and_nothing_is_lost(tmp_path, capsys):
+    root, run = people(tmp_path / "faces", ["a", "b", "c"]), tmp_path / "run"
+    assert train(root, run) == 0
+    content = (run / "run.json").read_bytes()
+    (root / "b").rename(root / "d")
+    with pytest.raises(ValueError, match="1 gone, such as 'b'; 1 new, such as 'd'"):
+        TrainedRun.open(run).loaders  # noqa: B018 - read when asked for
+    assert train(root, run, "--train.steps", "4", "--resume", str(run)) != 0
+    assert "trained on 3 classes, and its data have others now" in capsys.readouterr().err
+    people(root, ["e"])
+    assert train(root, run, "--train.steps", "4", "--resume", str(run)) != 0
+    assert "Traceback" not in capsys.readouterr().err
+    assert (run / "run.json").read_bytes() == content
+
+
+def test_more_pictures_are_told(tmp_path, capsys):
+    root, run = people(tmp_path / "faces", ["a", "b", "c"]), tmp_path / "run"
+    assert train(root, run) == 0
+    for i in range(4):
+        picture(root / "a" / f"new{i}.png", 900 + i)
+    with pytest.warns(UserWarning, match="train part .* 9 samples then, 12 now"):
+        TrainedRun.open(run).loaders  # noqa: B018
+    assert train(root, run, "--train.steps", "4", "--resume", str(run)) != 0
+    assert "--train.init_from" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["channel", "mean"])
+def test_pixels_become_inputs_as_in_training(tmp_path, kind):
+    root, run = people(tmp_path / "faces", ["a", "b", "c"]), tmp_path / "run"
+    assert train(root, run, "--data.normalize", kind) == 0
+    images = TrainedRun.open(run).read([root / "a" / "0.png"])
+    before = TrainedRun.open(run).transform(images)
+    shutil.rmtree(root)  # deployed without its pictures
+    torch.testing.assert_close(TrainedRun.open(run).transform(images), before)
+
+
+def test_changed_pictures_are_told_on_resume(tmp_path, capsys):
+    root, run = people(tmp_path / "faces", ["a", "b", "c"]), tmp_path / "run"
+    assert train(root, run, "--data.normalize", "channel") == 0
+    for path in root.rglob("*.png"):
+        Image.fromarray(np.zeros((12, 12, 3), np.uint8)).save(path)
+    more = ["--data.normalize", "channel", "--train.steps", "4", "--resume", str(run)]
+    assert train(root, run, *more) != 0
+    assert "have changed since it started" in capsys.readouterr().err
+
+
+def test_the_end_of_training_keeps_other_thresholds(open_set):
+    root, run = open_set
+    path = run / "threshold.json"
+    record = json.loads(path.read_text())
+    own = {**record["thresholds"][0], "far": 0.33, "gallery_size": 7}
+    record["thresholds"].append(own)
+    record.pop("checksum", None)
+    path.write_text(json.dumps(record))
+    more = ["--data.options.protocol", "open_set", "--resume", str(run)]
+    assert train(root, run, *more) == 0
+    kept = json.loads(path.read_text())["thresholds"]
+    assert (7, 0.33) in [(t["gallery_size"], t["far"]) for t in kept]
+    assert len(kept) == len(record["thresholds"])
