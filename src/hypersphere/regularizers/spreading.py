@@ -19,7 +19,7 @@ from .options import number, one_of
 
 __all__ = ["GramDeterminant", "KoLeo", "Separation"]
 
-SOURCE = "Liu et al., Learning with Hyperspherical Uniformity, AISTATS 2021"
+SOURCE = "Liu et al., AISTATS 2021"
 
 
 class SpreadingRegularizer(WeightRegularizer):
