@@ -7,7 +7,7 @@ import pytest
 
 import hypersphere.training  # noqa: F401 - registers the parts of the library
 from hypersphere import cli, registry
-from hypersphere.commands import evaluate, train
+from hypersphere.commands import _config, evaluate, train
 from hypersphere.commands.plugins import import_plugin
 from registered import restore
 
@@ -141,3 +141,50 @@ def test_a_file_is_imported_once_and_again_when_it_changes(plugin):
     plugin.write_text(HEAD.format(name="own", text="Changed."))
     assert import_plugin("own_head.py") is not first
     assert registry.entry("head", "own").summary == "Changed."
+
+
+ACTIVATION = '''
+import torch
+import hypersphere as hs
+
+@hs.register("angular", "soft_cosine")
+class SoftCosine(torch.nn.Module):
+    """cos(theta), bent.
+
+    Args:
+        a: how much.
+    """
+
+    def __init__(self, a: float = 0.5) -> None:
+        super().__init__()
+        self.a = a
+
+    def forward(self, c):
+        return torch.tanh(self.a * c)
+'''
+
+
+@pytest.mark.parametrize(
+    "written, given, wanted",
+    [
+        ("{name: soft_cosine, a: 0.8}", ["--model.angular.a", "3"], {"a": 3}),
+        ("soft_cosine", ["--model.angular.a", "3"], {"a": 3}),
+        ("cosine", ["--model.angular", "soft_cosine", "--model.angular.a", "2"], {"a": 2}),
+        ("{name: soft_cosine, a: 0.8}", ["--model.angular", "cosine"], "cosine"),
+    ],
+)
+def test_options_of_an_activation_by_key(tmp_path, monkeypatch, written, given, wanted):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.py").write_text(ACTIVATION)
+    (tmp_path / "c.yaml").write_text(f"model: {{operator: sphere, angular: {written}}}")
+    import_plugin("own.py")
+    angular = _config.read("c.yaml", given).model["angular"]
+    expected = {"name": "soft_cosine", **wanted} if isinstance(wanted, dict) else wanted
+    assert angular == expected
+
+
+def test_a_misspelled_activation_in_place_of_a_mapping(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "c.yaml").write_text("model: {operator: sphere, angular: {name: sigmoid, k: 0.5}}")
+    assert cli.main(["train", "c.yaml", *SMALL, "--model.angular", "cosin"]) != 0
+    assert "did you mean 'cosine'" in capsys.readouterr().err

@@ -33,7 +33,7 @@ from hypersphere.commands._files import (
     split_spec,
     variants_of,
 )
-from hypersphere.commands._overrides import NAMED, choose_parts, read_overrides
+from hypersphere.commands._overrides import NAMED, choose_parts, join_part_options, read_overrides
 from hypersphere.commands._yaml import ConfigError
 from hypersphere.registry import unknown_name
 from hypersphere.training.config import Config
@@ -86,6 +86,8 @@ def read(
     chosen_names = chosen_parts(settings, overrides)
     parser, known = _parser(prog, json.dumps(chosen_names), registry.revision())
     flat = dict(_flatten(settings, known))
+    overrides = join_part_options(flat, overrides, known)
+    flat = {key: value for key, value in flat.items() if key not in overrides}
     _check_keys([*flat, *overrides], known, chosen_names)
     tokens = [f"--{key}={_token(value)}" for key, value in {**flat, **overrides}.items()]
     try:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 from hypersphere.commands._files import FORMER_NAMES, merge
 from hypersphere.commands._yaml import ConfigError
+from hypersphere.training.own_parts import NAMED_BY_OPTION
 from hypersphere.training.parts import CHANGES
 
-__all__ = ["NAMED", "choose_parts", "read_overrides"]
+__all__ = ["NAMED", "choose_parts", "join_part_options", "read_overrides"]
 
 # Sections of parts by name.
 NAMED = ("regularizers", "hooks")
@@ -30,6 +31,46 @@ def read_overrides(arguments: Sequence[str]) -> dict[str, Any]:
         section, dot, rest_of_key = key.partition(".")
         found[FORMER_NAMES.get(section, section) + dot + rest_of_key] = value
     return found
+
+
+def join_part_options(
+    flat: Mapping[str, Any], overrides: Mapping[str, Any], known: Container[str]
+) -> dict[str, Any]:
+    """--model.angular.k 0.3 -> {"model.angular": {"name": ..., "k": 0.3}}, over the file's.
+
+    Args:
+        flat: {"section.key": value} of the file.
+        overrides: the same of the command line.
+        known: all keys that are options.
+
+    Returns:
+        The overrides, in which an option that names a part holds all that is said of the part.
+
+    >>> given = {"model.angular.k": "0.3"}
+    >>> join_part_options({"model.angular": "sigmoid"}, given, ["model.angular"])
+    {'model.angular': {'name': 'sigmoid', 'k': 0.3}}
+    """
+    found = dict(overrides)
+    for key, value in overrides.items():
+        option, _, name = key.rpartition(".")
+        if key in known or option not in known or option.split(".")[-1] not in NAMED_BY_OPTION:
+            continue
+        part = found.get(option, flat.get(option))
+        if isinstance(part, str):
+            read = _parsed(part)
+            part = read if isinstance(read, Mapping) else {"name": part}
+        if isinstance(part, Mapping):  # else there is no part whose option it could be
+            del found[key]
+            found[option] = {**part, name: _parsed(value)}
+    return found
+
+
+def _parsed(value: Any) -> Any:
+    """A value of the command line as JSON reads it; other text as it is."""
+    try:
+        return json.loads(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
 
 
 def choose_parts(settings: Mapping[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
