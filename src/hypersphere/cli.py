@@ -33,7 +33,7 @@ COMMANDS = {
     "margins": "the margins psi by name, with their options",
     "hooks": "what can be added to training by name, with its options",
     "tasks": "what can be trained",
-    "data": "the data sets: list, fetch, check",
+    "data": "the data sets: what there is, download, verify",
     "recipes": "the shipped configs, with the dissertation's numbers beside",
     "completion": "a script with which bash or zsh completes commands and options",
 }

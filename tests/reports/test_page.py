@@ -274,6 +274,18 @@ def test_headline_and_baseline(run):
     assert "threshold on the cosine (mean of the folds)</td><td" in text
 
 
+def test_thresholds_of_false_accept_rates(run):
+    cuts = [
+        {"value": 0.5, "far": 0.01, "low": 0.45, "high": 0.55, "gallery_size": 1},
+        {"value": 0.75, "far": 0.001, "low": 0.7, "high": 0.8, "gallery_size": 1000},
+        {"value": None, "far": 0.1},  # damaged
+    ]
+    (run / "threshold.json").write_text(json.dumps({"kind": "x", "thresholds": cuts, "step": 9}))
+    text = quick_page(run).read_text()
+    assert "of a pair of 0.01</td><td" in text and "0.5000 (95 %: 0.4500 to 0.5500)" in text
+    assert "of a search among 1,000 of 0.001" in text and "0.7500 (95 %" in text
+
+
 def test_seeds_are_pooled_and_differences_paired(tmp_path, make_run):
     runs = []
     for m, lift in ((2, 0.0), (4, 0.01)):

@@ -113,19 +113,23 @@ def difference(method: Method, baseline: Method, metric: str) -> dict[str, Any] 
 
 
 def table(methods: Sequence[Method], metric: str, baseline: Method | None = None) -> str:
-    """Name, last and best value, difference to the baseline, the dissertation's number."""
+    """Name, last and best value, the dissertation's number if it has one, difference to the
+    baseline.
+    """
     scale, digits = (100.0, 2) if is_share(metric) else (1.0, 4)
     unit = " (%)" if is_share(metric) else ""
-    header = ["config", f"last {metric}{unit}", f"best {metric}{unit}", "dissertation"]
+    header = ["config", f"last {metric}{unit}", f"best {metric}{unit}"]
+    numbers = [printed(method.recipe, metric) for method in methods]
+    quotes = any(number is not None for number in numbers)  # an empty column would only take room
+    header += ["dissertation"] if quotes else []
     lines = []
-    for method in methods:
-        quoted = printed(method.recipe, metric)
+    for method, quoted in zip(methods, numbers, strict=True):
         line = [
             method.name,
-            spread(list(method.last.values()), metric),
-            spread(list(method.best.values()), metric),
-            "" if quoted is None else f"{quoted:g}",
+            *(spread(list(v.values()), metric) for v in (method.last, method.best)),
         ]
+        if quotes:
+            line.append("" if quoted is None else f"{quoted:g}")
         if baseline is not None:
             line.append(_difference_text(difference(method, baseline, metric), scale, digits))
         lines.append(line)

@@ -164,7 +164,7 @@ def _table(result: dict[str, Any]) -> str:
     lines.append(f"  covering radius           {bound}{result['covering_radius']:.6f} degrees")
     if result["record"] is not None:
         lines.append(f"  best published value      {_compared(result)}")
-        lines.append(f"                            {result['source']}")
+        lines.append(f"  source: {result['source']}")
     return "\n".join(lines)
 
 

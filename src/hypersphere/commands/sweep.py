@@ -141,7 +141,7 @@ def _search(
     def objective(trial: Any) -> float:
         _study.claim(trial)
         values = {key: ask(trial, key) for key, ask in space.items()}
-        shown = "  ".join(f"{k} {v}" for k, v in values.items())
+        shown = "  ".join(f"{k} {_short(v)}" for k, v in values.items())
         arguments = [*rest, *(f"--{k}={v}" for k, v in values.items())]
         try:
             value = cross_validate(spec, arguments, folds, metric, folder / "runs")
@@ -158,6 +158,11 @@ def _search(
     while _study.finished(study) < trials:
         study.sampler = _study.next_sampler(study, own["shared"])
         study.optimize(objective, n_trials=1)
+
+
+def _short(value: Any) -> str:
+    """A number with the digits that tell trials apart; best.json has all of them."""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _tell(study: Any, folder: Path, storage: str, metric: str, folds: int) -> int:

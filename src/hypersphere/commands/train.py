@@ -121,6 +121,8 @@ def _config_of_run(folder: Path) -> str:
     from hypersphere.training.run.records import changed_config, read_record
 
     path = folder / "config.yaml"
+    if not folder.is_dir():
+        raise FileNotFoundError(f"there is no run folder {folder}")
     if (folder / "run.json").exists() and changed_config(path, read_record(folder / "run.json")):
         raise ValueError(
             f"{path} is damaged or was changed after the run wrote it: put it back as it was "

@@ -18,7 +18,7 @@ __all__ = ["MHE", "ClassEnergy"]
 
 @register("regularizer", "mhe", source="Eq. 5.4")
 class MHE(WeightRegularizer):
-    r"""Energies of all layers, each divided by its number of pairs, Eq. 5.4:
+    r"""Energies of all layers, each divided by its number of pairs (Eq. 5.4).
 
     .. math:: \lambda_h \sum_{j<L} \frac{E_s(W_j)}{N_j (N_j - 1)}
         + \lambda_o \frac{E_s(W_L)}{N_L (N_L - 1)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from .markup import escape, folded, html_table, note, section, short
@@ -163,8 +163,7 @@ def result_tables(run: RunData) -> Iterable[str]:
             rows = [(k, f"{v:.2%}{_interval(result['interval'])}" if k == "accuracy" else v)
                     for k, v in rows]  # fmt: skip
         cuts = result.get("thresholds")
-        if isinstance(cuts, list) and cuts and all(isinstance(c, float) for c in cuts):
-            rows.append(("threshold on the cosine (mean of the folds)", sum(cuts) / len(cuts)))
+        rows += _threshold_rows(cuts if isinstance(cuts, list) else [])
         points = result.get("tar_at_far")
         for point in points if isinstance(points, list) else ():
             if isinstance(point, Mapping) and point.get("far") is not None:
@@ -177,3 +176,17 @@ def result_tables(run: RunData) -> Iterable[str]:
             unseen = name == "verification" and "step" in result  # written at the end of training
             title += " of classes never seen in training" if unseen else ""
             yield section(title, html_table(["", ""], rows))
+
+
+def _threshold_rows(cuts: Sequence[Any]) -> Iterable[tuple[str, Any]]:
+    """Thresholds of folds as their mean; those of false-accept rates one by one."""
+    if cuts and all(isinstance(cut, float) for cut in cuts):
+        yield "threshold on the cosine (mean of the folds)", sum(cuts) / len(cuts)
+    for cut in cuts:
+        if isinstance(cut, Mapping) and all(
+            isinstance(cut.get(key), (int, float)) for key in ("value", "far", "low", "high")
+        ):
+            size = cut.get("gallery_size", 1)
+            of = "of a pair" if size == 1 else f"of a search among {size:,}"
+            interval = f"(95 %: {cut['low']:.4f} to {cut['high']:.4f})"
+            yield f"at a false-accept rate {of} of {cut['far']:g}", f"{cut['value']:.4f} {interval}"
