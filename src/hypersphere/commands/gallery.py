@@ -11,13 +11,13 @@ from contextlib import contextmanager
 from typing import Any
 
 from .._terminal import complain, printable
-from ._faces import listed
 from ._gallery import (
     check_alignment,
     check_strangers,
     open_gallery,
     parsers,
     read_samples,
+    tell_failures,
     threshold_at,
     unknown_people,
 )
@@ -77,22 +77,14 @@ def enroll(options: argparse.Namespace) -> int:
         f"{printable(options.gallery)} now holds {len(gallery)} features of "
         f"{len(gallery.people)} people"
     )
-    tell_failures("enroll", found.failures, len(found.names) + len(found.failures))
+    tell_failures("enroll", found)
     return 0
-
-
-def tell_failures(what: str, failures: dict[str, str], total: int) -> None:
-    """List the pictures that could not be used."""
-    if not failures:
-        return
-    share = f"failed to {what}: {len(failures)} of {total} pictures"
-    complain("gallery", "\n".join([share, *listed(failures)]))
 
 
 def calibrate(options: argparse.Namespace) -> int:
     from ..evaluation.gallery.store import locked
 
-    found = unknown_people(options, options.images)
+    found = unknown_people(options)
     with locked(options.gallery):
         gallery = open_gallery(options)
         check_strangers(gallery, found, options)
@@ -101,11 +93,13 @@ def calibrate(options: argparse.Namespace) -> int:
         gallery.save(options.gallery)
     print(printable(threshold, newlines=True))
     print(f"\nkept in {printable(options.gallery)}")
-    tell_failures("calibrate", found.failures, len(found.names) + len(found.failures))
+    tell_failures("calibrate", found)
     return 0
 
 
 def identify(options: argparse.Namespace) -> int:
+    if options.strangers and options.far is None:
+        raise ValueError("--strangers goes with --far RATE, the rate to fit a threshold at")
     gallery = open_gallery(options)
     found = read_samples(options)
     check_alignment(gallery, found, options)
@@ -128,7 +122,7 @@ def identify(options: argparse.Namespace) -> int:
             shown = "  ".join(f"{printable(m.name)} {m.score:.4f}" for m in matches)
             near = "" if decided else "nearest: "
             print(f"{printable(source)}: {near}{shown or 'unknown'}")
-        tell_failures("identify", found.failures, len(answers) + len(found.failures))
+        tell_failures("identify", found)
     return 0 if decided and any(answers) else NOT_THE_SAME
 
 
@@ -147,7 +141,7 @@ def verify(options: argparse.Namespace) -> int:
         for source, (same, score) in zip(found.sources, answers, strict=True):
             answer = "yes" if same else "no"
             print(f"{printable(source)}: {answer}, {printable(options.name)} {score:.4f}")
-        tell_failures("verify", found.failures, len(answers) + len(found.failures))
+        tell_failures("verify", found)
     return 0 if all(same for same, _ in answers) and not found.failures else NOT_THE_SAME
 
 
