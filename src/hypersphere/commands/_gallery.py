@@ -317,8 +317,8 @@ def _numbered(names: Sequence[str]) -> list[str]:
 
 def threshold_at(options: argparse.Namespace, gallery: Gallery) -> Threshold:
     """The threshold of `identify --far`."""
-    if options.strangers is None and gallery.decision.searches:
-        return gallery.decision.at(options.far, len(gallery.people))
+    if options.strangers is None and gallery.decision.impostors is not None:
+        return gallery.decision.at(options.far, len(gallery.people), len(gallery))
     found = unknown_people(options)
     tell_failures("calibrate", found)
     check_strangers(gallery, found, options)

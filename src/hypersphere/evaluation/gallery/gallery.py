@@ -272,14 +272,14 @@ class Gallery:
             raise ValueError(f"labels: {len(names)} for {len(queries)} samples")
         rows = self._rows
         scores = impostor_scores(queries, names, rows.features, rows.owner, rows.number)
-        self.decision = Decision.fit(scores, names, len(rows.number), far)
+        self.decision = Decision.fit(scores, names, len(rows.number), len(rows), far)
         assert isinstance(self.decision.search, Threshold)
         return self.decision.search
 
     def _least(self, threshold: float | None, pair: bool = False) -> float | None:
         if threshold is not None:
             return float(check_threshold(threshold))  # type: ignore[arg-type]
-        return self.decision.least(len(self._rows.number), pair)
+        return self.decision.least(len(self._rows.number), len(self), pair)
 
     def _unknown(self, name: str) -> GalleryError:
         near = nearest(name, self.people)
