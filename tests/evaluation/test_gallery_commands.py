@@ -87,3 +87,20 @@ def test_unknown_people_of_a_folder_need_a_run(place, gallery, tmp_path):
     assert code == 1 and "pictures need --run RUN" in err
     code, _, err = gallery("identify", *words, "--run", place / "run")
     assert code == 1 and "--strangers goes with --far" in err
+
+
+def test_answers_say_the_score_and_what_failed(place, gallery, tmp_path):
+    """`verify --json` left failures out, and "unknown" stood without a score."""
+    (tmp_path / "broken.png").write_bytes(b"no picture")
+    words = [place / "known" / "d0" / "0.png", tmp_path / "broken.png", "--run", place / "run"]
+    code, out, _ = gallery("verify", "d0", *words, "--threshold", 0.5, "--json")
+    good, bad = json.loads(out)
+    assert code == 3 and good["same"] and good["score"] > 0.99
+    assert bad["source"].endswith("broken.png") and bad["error"]
+    code, out, _ = gallery("identify", *words, "--threshold", 1.5)
+    assert code == 3 and "0.png: unknown 1.0000" in out
+    code, out, _ = gallery("identify", *words, "--threshold", 1.5, "--json")
+    good, bad = json.loads(out)
+    assert good["matches"] == [] and good["best_score"] > 0.99 and bad["error"]
+    code, _, err = gallery("identify", *words, "--threshold", "nan")
+    assert code == 1 and "expected a finite number" in err

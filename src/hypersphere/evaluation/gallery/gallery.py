@@ -16,7 +16,7 @@ from ..recognition.search_index import SearchIndex
 from ..recognition.thresholds import Threshold
 from .decision import Decision, check_threshold
 from .gallery_error import GalleryError
-from .rows import PersonRows, one_sample, unit_features
+from .rows import PersonRows, one_sample, samples_of_one, unit_features
 from .scores import impostor_scores, parts, person_scores
 from .store import FLIPS, gallery_state, locked, read_gallery, write_gallery
 
@@ -124,9 +124,10 @@ class Gallery:
 
         Args:
             name: whose it is.
-            sample: a picture (C, H, W), its file, or a feature (d,).
+            sample: a picture (C, H, W), its file, a list of files, or a feature (d,).
         """
-        self.enroll_many([name], one_sample(sample))
+        samples = samples_of_one(sample)
+        self.enroll_many([name] * len(samples), samples)
 
     def enroll_many(self, names: Sequence[str], samples: Any) -> None:
         """Add several pictures or features; all of them or, after an error, none.
@@ -360,8 +361,7 @@ class Gallery:
         Raises:
             GalleryError: if its features come from another model, or it is damaged.
         """
-        given = fingerprint or (model_hash(model) if model is not None else "")
-        stored = read_gallery(folder)
+        stored, given = read_gallery(folder), fingerprint or (model_hash(model) if model else "")
         if given and stored.model and given != stored.model:
             raise GalleryError(
                 f"{folder}: its features come from model {stored.model}, this is model {given}. "
