@@ -86,6 +86,24 @@ def test_pictures_go_through_the_model_and_its_mirror():
         assert gallery.verify("ada", picture)[0]
 
 
+def test_a_list_of_files_is_enrolled(tmp_path):
+    """It ended in a message of torch.as_tensor."""
+    image = pytest.importorskip("PIL.Image", reason="needs the extra data")
+    paths = [tmp_path / f"{i}.png" for i in range(3)]
+    for path in paths:
+        pixels = torch.randint(256, (3, 4), dtype=torch.uint8).numpy()
+        image.fromarray(pixels).save(path)
+    gallery = Gallery(nn.Sequential(nn.Flatten(), nn.Linear(12, 4)), threshold=0.4)
+    gallery.enroll("ada", paths)
+    gallery.enroll("bob", str(paths[0]))
+    assert gallery.names == ["ada", "ada", "ada", "bob"]
+    for ask in (gallery.identify, lambda files: gallery.verify("ada", files)):
+        with pytest.raises(ValueError, match="expected one sample; got a list of 3 files"):
+            ask(paths)
+    with pytest.raises(ValueError, match="no model"):
+        Gallery().enroll("ada", paths)
+
+
 def test_saved_galleries_come_back(tmp_path):
     gallery, _ = filled(each=2)
     gallery.save(tmp_path / "g")

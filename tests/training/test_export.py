@@ -13,7 +13,7 @@ from PIL import Image
 from small_run import run, small_config
 
 from hypersphere.cli import main
-from hypersphere.evaluation import Gallery, Threshold
+from hypersphere.evaluation import Gallery, Threshold, model_hash
 from hypersphere.training.config import DataConfig
 from hypersphere.training.export import export_run
 from hypersphere.training.run.trained import TrainedRun
@@ -74,7 +74,7 @@ def test_the_exported_folder_gives_the_features_of_the_run(trained, tmp_path, ca
     said = subprocess.check_output([sys.executable, out / "predict.py", *paths], text=True)
     classes = [opened.classes[i] for i in scores.argmax(1).tolist()]
     told = [f"{p}: nearest trained class {c}" for p, c in zip(paths, classes, strict=True)]
-    assert said.split("\n")[:4] == told  # no decision: a stranger has a nearest class, too
+    assert said.split("\n")[:4] == told  # no decision: unknown people have one, too
     decision = json.loads((out / "decision.json").read_text())
     kept = json.loads((trained / "threshold.json").read_text())["thresholds"]
     pair = {k: v for k, v in decision["pair"].items() if k != "kind"}
@@ -84,7 +84,7 @@ def test_the_exported_folder_gives_the_features_of_the_run(trained, tmp_path, ca
     assert "## Data" in card and "## Evaluation" in card and "## Intended use" in card
     assert "verification of people never trained" in card and "versions: hypersphere" in card
     assert "false-accept rate 0.001" in card
-    assert "class scores: no decision about strangers" in card
+    assert "class scores: no decision about unknown people" in card
     assert main(["export", str(trained), str(out)]) == 1
     assert "is not empty" in capsys.readouterr().err
 
@@ -112,7 +112,7 @@ def test_a_gallery_goes_with_it(trained, tmp_path, capsys):
     (tmp_path / "out" / "decision.json").write_text(json.dumps(record))
     assert subprocess.run([*script, *paths], capture_output=True).returncode == 3
     done = subprocess.run(script, text=True, capture_output=True)
-    assert done.returncode == 2 and "usage: python predict.py PICTURE" in done.stderr
+    assert done.returncode == 2 and "usage: predict.py PICTURE" in done.stderr
     other = Gallery(fingerprint="another")
     other.enroll("ada", torch.randn(16))
     with pytest.raises(ValueError, match="another model"):
@@ -189,6 +189,24 @@ def test_thresholds_are_kept_side_by_side(trained, tmp_path, capsys):
     assert "the nearest, at 0.5, goes with it" in capsys.readouterr().err
 
 
+def test_a_threshold_of_trained_people_is_not_kept(trained, tmp_path, capsys):
+    """It took the place of the kept one, and `export` shipped it."""
+    source = Path(shutil.copytree(trained, tmp_path / "run"))
+    before = (source / "threshold.json").read_bytes()
+    words = ["evaluate", "threshold", str(source), "--quiet", "--far", "0.1"]
+    for part in ("train", "test"):
+        assert main([*words, "--part", part]) == 0
+        out, err = capsys.readouterr()
+        assert "the run was trained on" in err and "come out too low" in err
+        assert "pair (1:1)" in out and "not kept: " in out and str(source) in out
+        assert (source / "threshold.json").read_bytes() == before
+    assert main([*words, "--part", "train", "--json", str(tmp_path / "own.json")]) == 0
+    assert (tmp_path / "own.json").exists() and "too low" in capsys.readouterr().err
+    assert main(words) == 0
+    out, err = capsys.readouterr()
+    assert err == "" and "kept in" in out
+
+
 def test_a_gallery_that_has_grown_is_told(trained, tmp_path, capsys):
     """The card said "search among 3" of a gallery of 9, and nobody was warned."""
     opened = TrainedRun.open(trained)
@@ -206,3 +224,127 @@ def test_a_gallery_that_has_grown_is_told(trained, tmp_path, capsys):
     gallery.save(tmp_path / "people")
     words = [str(trained), str(tmp_path / "right"), "--gallery", str(tmp_path / "people")]
     assert main(["export", *words]) == 0 and capsys.readouterr().err == ""
+
+
+def test_a_run_can_be_exported_twice(trained, tmp_path):
+    """The rotations were multiplied out in the caller's model, whose hash then was another."""
+    opened = TrainedRun.open(trained)
+    before = model_hash(opened.model)
+    gallery = Gallery(opened.model, transform=opened.transform, threshold=0.5)
+    gallery.enroll_many(["ada", "bob"], opened.read(pictures(tmp_path, 2)))
+    for name in ("a", "b"):
+        export_run(opened, tmp_path / name, gallery=gallery)
+    assert model_hash(opened.model) == before
+    assert opened.extract(opened.read(pictures(tmp_path, 2)), cache=False).shape == (2, 8)
+
+
+def test_a_gallery_of_unknown_origin_is_checked(trained, tmp_path, capsys):
+    """Features of another dimension went out, and predict.py failed at a matrix product."""
+    opened = TrainedRun.open(trained)
+    for flips, dim, fits in (("unused", 8, True), ("concatenate", 8, False), ("unused", 5, False)):
+        gallery = Gallery(flips=flips, threshold=0.5)
+        gallery.enroll("ada", torch.randn(dim))
+        out = tmp_path / f"{flips}-{dim}"
+        if fits:
+            with pytest.warns(UserWarning, match="does not say which model"):
+                export_run(opened, out, gallery=gallery)
+            assert "does not say which model" in (out / "MODEL_CARD.md").read_text()
+        else:
+            with pytest.raises(ValueError, match=f"has features of dimension {dim}; .* this run"):
+                export_run(opened, out, gallery=gallery)
+            assert not out.exists()
+    with pytest.raises(ValueError, match="the gallery is empty"):
+        export_run(opened, tmp_path / "empty", gallery=Gallery(opened.model))
+
+
+@pytest.fixture(scope="module")
+def deployed(trained, tmp_path_factory):
+    """An export without gallery and scores: pairs are compared."""
+    return export_run(trained, tmp_path_factory.mktemp("deployed") / "out", far=0.1).folder
+
+
+def predict(folder, *paths):
+    """(exit code, lines, complaints) of the exported script."""
+    words = [sys.executable, folder / "predict.py", *paths]
+    done = subprocess.run(words, text=True, capture_output=True)
+    return done.returncode, done.stdout.splitlines(), done.stderr
+
+
+def test_the_first_of_a_pair_is_not_compared_with_itself(trained, deployed, tmp_path):
+    """The exit code was 0 whatever the pictures were."""
+    opened, (a, b, c, d) = TrainedRun.open(trained), pictures(tmp_path)
+    least = json.loads((deployed / "decision.json").read_text())["pair"]["value"]
+    unit = torch.nn.functional.normalize(opened.extract(opened.read([a, b, c, d]), cache=False))
+    scores = (unit[1:] @ unit[0]).tolist()
+    code, lines, _ = predict(deployed, a, b, c, d)
+    for line, path, score in zip(lines, (b, c, d), scores, strict=True):
+        answer = f"same as {a}" if score >= least else "unknown"
+        assert line.startswith(f"{path}: {answer} (")
+        assert float(line.split("(")[-1][:-1]) == pytest.approx(score, abs=2e-4)
+    assert code == (0 if max(scores) >= least else 3)
+    assert predict(deployed, a, a)[:2] == (0, [f"{a}: same as {a} (1.0000)"])
+    record = json.loads((deployed / "decision.json").read_text())
+    copy = Path(shutil.copytree(deployed, tmp_path / "copy"))
+    for pair in (None, record["pair"] | {"value": 2.0}):
+        (copy / "decision.json").write_text(json.dumps(record | {"pair": pair}))
+        assert predict(copy, a, a)[:2] == (3, [f"{a}: unknown (1.0000)"])
+    for paths in ((), (a,)):
+        code, lines, err = predict(deployed, *paths)
+        assert (code, lines, err) == (2, [], "usage: predict.py FIRST PICTURE ...\n")
+
+
+def test_the_script_obeys_its_files_and_refuses_16_bits(trained, deployed, tmp_path):
+    (a, b, *_) = pictures(tmp_path)
+    Image.fromarray(np.full((9, 9), 40_000, np.uint16)).save(tmp_path / "deep.png")
+    code, lines, err = predict(deployed, a, tmp_path / "deep.png")
+    assert code == 1 and lines == [] and "deep.png: cannot be read (I;16 pixels, not 8 bits" in err
+    assert predict(deployed, tmp_path / "deep.png", a)[0] == 1
+    copy = Path(shutil.copytree(deployed, tmp_path / "copy"))
+    how = json.loads((copy / "preprocessing.json").read_text())
+    assert set(how) == {"mode", "size", "resampling", "scale", "mean", "std", "orientation"}
+
+    def feature():
+        code = f"import predict; print(predict.predict({b!r})[0].tolist())"
+        return subprocess.check_output([sys.executable, "-c", code], cwd=copy, text=True)
+
+    before = feature()
+    for change in (
+        {"scale": 1.0},
+        {"resampling": "nearest"},
+        {"orientation": "as stored"},
+        {"std": 0.1},
+        {"mean": 0.9},
+    ):
+        (copy / "preprocessing.json").write_text(json.dumps(how | change))
+        assert feature() != before, change
+
+
+def test_the_script_is_short():
+    from hypersphere.training.export.predict_script import PREDICT
+
+    assert len([line for line in PREDICT.splitlines() if line.strip()]) <= 45
+
+
+def test_a_gallery_at_another_rate(trained, tmp_path, capsys):
+    """The threshold of a pair stayed at the old rate, and the interval forgot the people."""
+    opened = TrainedRun.open(trained)
+    gallery = Gallery(opened.model, transform=opened.transform, aligned=True)
+    gallery.enroll_many(["ada", "bob", "cy"], opened.read(pictures(tmp_path, 3)))
+    people = torch.arange(20).repeat_interleave(10)
+    unknown = torch.randn(20, 8)[people] + 0.2 * torch.randn(200, 8)
+    gallery.calibrate(unknown, people, far=0.05)
+    gallery.save(tmp_path / "people")
+    words = [str(trained), str(tmp_path / "out"), "--gallery", str(tmp_path / "people")]
+    assert main(["export", *words, "--far", "0.1"]) == 0
+    assert capsys.readouterr().err == ""
+    record = json.loads((tmp_path / "out" / "decision.json").read_text())
+    wanted = gallery.calibrate(unknown, people, far=0.1)
+    assert record["search"] == wanted.to_dict() and record["search"]["people"] == 20
+    assert record["pair"] == gallery.decision.pair.to_dict() and record["pair"]["far"] == 0.1
+    how = json.loads((tmp_path / "out" / "preprocessing.json").read_text())
+    assert how["alignment"].startswith("faces aligned to the template of 112 x 96")
+    card = (tmp_path / "out" / "MODEL_CARD.md").read_text()
+    assert "pictures: faces aligned to the template" in card
+    gallery.enroll_many(["ada"] * 6, opened.read(pictures(tmp_path, 6)))
+    with pytest.warns(UserWarning, match="fitted for 3 features of 3 people .* has 9 of 3"):
+        export_run(opened, tmp_path / "grown", gallery=gallery)

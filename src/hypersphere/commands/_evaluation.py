@@ -261,5 +261,19 @@ def features_and_labels(options: argparse.Namespace) -> tuple[Tensor, Tensor, di
         features, labels = found
         return features, labels, arrays
     run = open_run(options)
-    samples = read_samples(run, options)
+    samples = options.samples = read_samples(run, options)
     return extract(run, samples.images, options), samples.labels, {}
+
+
+def trained_people(options: argparse.Namespace) -> list[str]:
+    """The people among the samples of `features_and_labels` whom the run was trained on.
+
+    By their names, which another data set may use for other people: of --data nobody is named.
+    """
+    run, samples = getattr(options, "opened", None), getattr(options, "samples", None)
+    if run is None or samples is None:
+        return []
+    if not options.images and options.data not in (None, run.config.data.name):
+        return []
+    names = [str(samples.classes[i]) for i in samples.labels.unique().tolist()]
+    return sorted(set(names) & set(run.classes))

@@ -10,6 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .._terminal import complain
+from ._faces import listed
+
 if TYPE_CHECKING:
     from ..evaluation import Gallery, Threshold
     from ..training.run.trained import TrainedRun
@@ -149,20 +152,47 @@ def open_run(options: argparse.Namespace) -> TrainedRun | None:
     return options.opened  # type: ignore[no-any-return]
 
 
-def read_samples(options: argparse.Namespace, images: str | None = None) -> Gathered:
-    """Features of --features, or pictures; those that cannot be used are failures."""
-    images = images or getattr(options, "images", None)
+def read_samples(options: argparse.Namespace) -> Gathered:
+    """What the command line gives: features of --features, or pictures."""
+    paths, images = list(getattr(options, "pictures", ())), getattr(options, "images", None)
     if options.features:
-        from ..evaluation.feature_files import load_features, load_names, pick
+        if paths or images:
+            raise ValueError("--features FILE takes the place of pictures: give one of the two")
+        return read_features(options.features)
+    names = [getattr(options, "name", None) or "" for _ in paths]
+    if images:
+        found, people = pictures_in(images)
+        paths, names = paths + found, names + people
+    return read_pictures(options, paths, names)
 
-        features = pick(load_features(options.features), "features", options.features)
-        names = load_names(options.features)
-        rows = [f"{options.features} row {i}" for i in range(len(features))]
-        return Gathered(features, names, rows)
+
+def read_features(path: str) -> Gathered:
+    """Features of a file, with their names."""
+    from ..evaluation.feature_files import load_features, load_names, pick
+
+    features = pick(load_features(path), "features", path)
+    return Gathered(features, load_names(path), [f"{path} row {i}" for i in range(len(features))])
+
+
+def pictures_in(images: str) -> tuple[list[str], list[str]]:
+    """Pictures of a folder with a folder per person, and who each is."""
+    from ..data.image_folder import list_classes
+
+    if not Path(images).is_dir():
+        raise FileNotFoundError(f"no folder of pictures at {images}")
+    found, labels, people = list_classes(Path(images))
+    return list(map(str, found)), [people[i] for i in labels]
+
+
+def read_pictures(
+    options: argparse.Namespace, paths: Sequence[str], names: Sequence[str]
+) -> Gathered:
+    """Pictures as the run takes them; those that cannot be used are failures."""
     run = open_run(options)
     if run is None:
         raise ValueError("pictures need --run RUN to become features (or give --features FILE)")
-    paths, names = _listed(options, images)
+    if not paths:
+        raise ValueError("no pictures given")
     missing = [p for p in paths if not Path(p).is_file()]
     if missing and Path(missing[0]).is_dir():
         raise ValueError(f"{missing[0]} is a folder: give its pictures, such as {missing[0]}/*.jpg")
@@ -177,6 +207,14 @@ def read_samples(options: argparse.Namespace, images: str | None = None) -> Gath
     used = [paths[i] for i in kept]
     aligned = bool(options.align) or are_crops(used)
     return Gathered(pictures, [names[i] for i in kept], used, failures, aligned)
+
+
+def tell_failures(what: str, found: Gathered) -> None:
+    """List the pictures that could not be used."""
+    if found.failures:
+        total = len(found.sources) + len(found.failures)
+        share = f"failed to {what}: {len(found.failures)} of {total} pictures"
+        complain("gallery", "\n".join([share, *listed(found.failures)]))
 
 
 def are_crops(paths: Sequence[str]) -> bool:
@@ -211,26 +249,18 @@ def check_alignment(gallery: Gallery, found: Gathered, options: argparse.Namespa
     warnings.warn(f"{options.gallery} was made of {what}; scores mean little so", stacklevel=2)
 
 
-def _listed(options: argparse.Namespace, images: str | None) -> tuple[list[str], list[str]]:
-    paths = list(getattr(options, "pictures", ()))
-    names = [getattr(options, "name", None) or "" for _ in paths]
-    if images:
-        from ..data.image_folder import list_classes
+def unknown_people(options: argparse.Namespace) -> Gathered:
+    """Pictures or features of people to calibrate with, and who they are.
 
-        if not Path(images).is_dir():
-            raise FileNotFoundError(f"no folder of pictures at {images}")
-        found, labels, people = list_classes(Path(images))
-        paths += list(map(str, found))
-        names += [people[i] for i in labels]
-    if not paths:
-        raise ValueError("no pictures given")
-    return paths, names
-
-
-def unknown_people(options: argparse.Namespace, images: str | None) -> Gathered:
-    """Pictures or features of people to calibrate with, and who they are."""
-    if images or (getattr(options, "what", "") == "calibrate" and options.features):
-        found = read_samples(options, images)
+    Of `identify` they come from --strangers only: its pictures and --features are the probes.
+    """
+    found = None
+    if options.what == "identify":
+        if options.strangers:
+            found = read_pictures(options, *pictures_in(options.strangers))
+    elif options.images or options.features:
+        found = read_samples(options)
+    if found is not None:
         found.names = _numbered(found.names)
         return found
     run = open_run(options)
@@ -270,8 +300,8 @@ def check_strangers(gallery: Gallery, found: Gathered, options: argparse.Namespa
     if seen:
         warnings.warn(
             f"{len(seen)} of {len(names)} people to calibrate with have names of people whom the "
-            f"run was trained on ({_some(seen)}): it tells those apart better than strangers, and "
-            "the threshold comes out too low; take people whom it has never seen",
+            f"run was trained on ({_some(seen)}): it tells those apart better than unknown "
+            "people, and the threshold comes out too low; take people whom it has never seen",
             stacklevel=2,
         )
 
@@ -287,9 +317,10 @@ def _numbered(names: Sequence[str]) -> list[str]:
 
 def threshold_at(options: argparse.Namespace, gallery: Gallery) -> Threshold:
     """The threshold of `identify --far`."""
-    if options.strangers is None and gallery.decision.searches:
-        return gallery.decision.at(options.far, len(gallery.people))
-    found = unknown_people(options, options.strangers)
+    if options.strangers is None and gallery.decision.impostors is not None:
+        return gallery.decision.at(options.far, len(gallery.people), len(gallery))
+    found = unknown_people(options)
+    tell_failures("calibrate", found)
     check_strangers(gallery, found, options)
     check_alignment(gallery, found, options)
     return gallery.calibrate(found.samples, found.names, options.far)

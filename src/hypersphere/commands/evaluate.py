@@ -15,6 +15,7 @@ from ._evaluation import (
     parse,
     progress,
     read_samples,
+    trained_people,
 )
 
 if TYPE_CHECKING:
@@ -53,6 +54,8 @@ def keep(results: Sequence[Result], options: argparse.Namespace) -> str:
     path = Path(options.json or Path(options.run) / f"{options.kind}.json")
     run = getattr(options, "opened", None)
     if options.kind == "threshold" and run and not options.json:
+        if trained_people(options):
+            return f"not kept: {path} is for thresholds from people whom the run has never seen"
         from ..training.run.kept_thresholds import keep_thresholds
 
         path, together = keep_thresholds(run.folder, results[0], run.weights, run.step)  # type: ignore[arg-type]
@@ -140,6 +143,13 @@ def threshold(options: argparse.Namespace) -> list[Result]:
     found = fit_thresholds(features, labels, options.far, options.gallery_size)
     if not found.thresholds:
         raise ValueError(next(iter(found.refused.values())))
+    if seen := trained_people(options):
+        complain(
+            "evaluate threshold",
+            f"the run was trained on {len(seen)} of these people ({seen[0]}, ...), whom it tells "
+            "apart better than unknown people: the thresholds come out too low; take --part "
+            "calibration, or --images DIR of people whom it has never seen",
+        )
     return [found]
 
 

@@ -45,7 +45,8 @@ def main(argv: Sequence[str]) -> int:
 
     try:
         run = TrainedRun.open(options.run, options.weights)
-        gallery = Gallery.load(options.gallery, run.model) if options.gallery else None
+        # Without the model: a gallery that does not say whose its features are would take its name.
+        gallery = Gallery.load(options.gallery) if options.gallery else None
         folder = Path(options.folder or Path(options.run) / "export")
         with spoken("export"):
             made = export_run(run, folder, scores=options.scores, gallery=gallery, far=options.far)

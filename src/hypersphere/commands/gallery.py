@@ -11,13 +11,14 @@ from contextlib import contextmanager
 from typing import Any
 
 from .._terminal import complain, printable
-from ._faces import listed
 from ._gallery import (
+    Gathered,
     check_alignment,
     check_strangers,
     open_gallery,
     parsers,
     read_samples,
+    tell_failures,
     threshold_at,
     unknown_people,
 )
@@ -77,22 +78,14 @@ def enroll(options: argparse.Namespace) -> int:
         f"{printable(options.gallery)} now holds {len(gallery)} features of "
         f"{len(gallery.people)} people"
     )
-    tell_failures("enroll", found.failures, len(found.names) + len(found.failures))
+    tell_failures("enroll", found)
     return 0
-
-
-def tell_failures(what: str, failures: dict[str, str], total: int) -> None:
-    """List the pictures that could not be used."""
-    if not failures:
-        return
-    share = f"failed to {what}: {len(failures)} of {total} pictures"
-    complain("gallery", "\n".join([share, *listed(failures)]))
 
 
 def calibrate(options: argparse.Namespace) -> int:
     from ..evaluation.gallery.store import locked
 
-    found = unknown_people(options, options.images)
+    found = unknown_people(options)
     with locked(options.gallery):
         gallery = open_gallery(options)
         check_strangers(gallery, found, options)
@@ -101,11 +94,15 @@ def calibrate(options: argparse.Namespace) -> int:
         gallery.save(options.gallery)
     print(printable(threshold, newlines=True))
     print(f"\nkept in {printable(options.gallery)}")
-    tell_failures("calibrate", found.failures, len(found.names) + len(found.failures))
+    tell_failures("calibrate", found)
     return 0
 
 
 def identify(options: argparse.Namespace) -> int:
+    from ..evaluation.gallery.decision import check_threshold
+
+    if options.strangers and options.far is None:
+        raise ValueError("--strangers goes with --far RATE, the rate to fit a threshold at")
     gallery = open_gallery(options)
     found = read_samples(options)
     check_alignment(gallery, found, options)
@@ -114,21 +111,31 @@ def identify(options: argparse.Namespace) -> int:
         if threshold is not None:
             raise ValueError("--far and --threshold both say when to give a name: give one")
         threshold = threshold_at(options, gallery).value
-    decided = threshold is not None or gallery.threshold is not None
-    answers = gallery.identify_many(found.samples, options.top, threshold)
+    least = check_threshold(threshold)
+    if least is None:
+        least = gallery.decision.least(len(gallery.people), len(gallery))
+    decided = least is not None
+    # Everybody first: how near the nearest is belongs to "unknown", too.
+    nearest = gallery.identify_many(found.samples, options.top, threshold=-2.0)
+    answers = [[m for m in row if least is None or m.score >= float(least)] for row in nearest]
+    told = list(zip(found.sources, nearest, answers, strict=True))
     if options.json:
         record: list[dict[str, Any]] = [
-            {"source": source, "matches": [vars(m) for m in matches], "decided": decided}
-            for source, matches in zip(found.sources, answers, strict=True)
+            {
+                "source": source,
+                "matches": [vars(m) for m in matches],
+                "decided": decided,
+                "best_score": best.score,
+            }
+            for source, (best, *_), matches in told
         ]
-        record += [{"source": s, "error": e} for s, e in found.failures.items()]
-        print(json.dumps(record, indent=1))
+        print(json.dumps(record + errors(found), indent=1))
     else:
-        for source, matches in zip(found.sources, answers, strict=True):
+        for source, (best, *_), matches in told:
             shown = "  ".join(f"{printable(m.name)} {m.score:.4f}" for m in matches)
             near = "" if decided else "nearest: "
-            print(f"{printable(source)}: {near}{shown or 'unknown'}")
-        tell_failures("identify", found.failures, len(answers) + len(found.failures))
+            print(f"{printable(source)}: {near}{shown or f'unknown {best.score:.4f}'}")
+        tell_failures("identify", found)
     return 0 if decided and any(answers) else NOT_THE_SAME
 
 
@@ -138,17 +145,22 @@ def verify(options: argparse.Namespace) -> int:
     check_alignment(gallery, found, options)
     answers = [gallery.verify(options.name, s, options.threshold) for s in found.samples]
     if options.json:
-        record = [
+        record: list[dict[str, Any]] = [
             {"source": source, "name": options.name, "same": same, "score": score}
             for source, (same, score) in zip(found.sources, answers, strict=True)
         ]
-        print(json.dumps(record, indent=1))
+        print(json.dumps(record + errors(found), indent=1))
     else:
         for source, (same, score) in zip(found.sources, answers, strict=True):
             answer = "yes" if same else "no"
             print(f"{printable(source)}: {answer}, {printable(options.name)} {score:.4f}")
-        tell_failures("verify", found.failures, len(answers) + len(found.failures))
+        tell_failures("verify", found)
     return 0 if all(same for same, _ in answers) and not found.failures else NOT_THE_SAME
+
+
+def errors(found: Gathered) -> list[dict[str, Any]]:
+    """The pictures that could not be used, as they go to JSON."""
+    return [{"source": source, "error": why} for source, why in found.failures.items()]
 
 
 def list_people(options: argparse.Namespace) -> int:

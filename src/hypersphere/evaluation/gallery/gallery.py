@@ -16,7 +16,7 @@ from ..recognition.search_index import SearchIndex
 from ..recognition.thresholds import Threshold
 from .decision import Decision, check_threshold
 from .gallery_error import GalleryError
-from .rows import PersonRows, one_sample, unit_features
+from .rows import PersonRows, one_sample, samples_of_one, unit_features
 from .scores import impostor_scores, parts, person_scores
 from .store import FLIPS, gallery_state, locked, read_gallery, write_gallery
 
@@ -124,9 +124,10 @@ class Gallery:
 
         Args:
             name: whose it is.
-            sample: a picture (C, H, W), its file, or a feature (d,).
+            sample: a picture (C, H, W), its file, a list of files, or a feature (d,).
         """
-        self.enroll_many([name], one_sample(sample))
+        samples = samples_of_one(sample)
+        self.enroll_many([name] * len(samples), samples)
 
     def enroll_many(self, names: Sequence[str], samples: Any) -> None:
         """Add several pictures or features; all of them or, after an error, none.
@@ -272,14 +273,14 @@ class Gallery:
             raise ValueError(f"labels: {len(names)} for {len(queries)} samples")
         rows = self._rows
         scores = impostor_scores(queries, names, rows.features, rows.owner, rows.number)
-        self.decision = Decision.fit(scores, names, len(rows.number), far)
+        self.decision = Decision.fit(scores, names, len(rows.number), len(rows), far)
         assert isinstance(self.decision.search, Threshold)
         return self.decision.search
 
     def _least(self, threshold: float | None, pair: bool = False) -> float | None:
         if threshold is not None:
             return float(check_threshold(threshold))  # type: ignore[arg-type]
-        return self.decision.least(len(self._rows.number), pair)
+        return self.decision.least(len(self._rows.number), len(self), pair)
 
     def _unknown(self, name: str) -> GalleryError:
         near = nearest(name, self.people)
@@ -360,8 +361,7 @@ class Gallery:
         Raises:
             GalleryError: if its features come from another model, or it is damaged.
         """
-        given = fingerprint or (model_hash(model) if model is not None else "")
-        stored = read_gallery(folder)
+        stored, given = read_gallery(folder), fingerprint or (model_hash(model) if model else "")
         if given and stored.model and given != stored.model:
             raise GalleryError(
                 f"{folder}: its features come from model {stored.model}, this is model {given}. "

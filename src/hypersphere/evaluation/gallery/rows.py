@@ -63,7 +63,28 @@ def one_sample(sample: Any) -> Any:
     """
     if isinstance(sample, (str, Path)):
         return [sample]
+    if _are_paths(sample):
+        raise ValueError(
+            f"expected one sample; got a list of {len(sample)} files: give them one at a time, or "
+            "all to identify_many"
+        )
     return torch.as_tensor(sample).detach().unsqueeze(0)
+
+
+def samples_of_one(sample: Any) -> Any:
+    """A sample of a person, or a list of picture files, as `unit_features` takes them.
+
+    Args:
+        sample: a picture, its path, a feature, or a list of paths.
+
+    Returns:
+        A batch.
+    """
+    return list(sample) if _are_paths(sample) else one_sample(sample)
+
+
+def _are_paths(sample: Any) -> bool:
+    return isinstance(sample, (list, tuple)) and isinstance(next(iter(sample), None), (str, Path))
 
 
 def _shape(samples: Any) -> tuple[int, ...] | None:

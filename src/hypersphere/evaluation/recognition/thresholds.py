@@ -60,7 +60,7 @@ class Threshold(Result):
     def __float__(self) -> float:
         return self.value
 
-    def far_at(self, gallery_size: int) -> float:
+    def far_at(self, gallery_size: float) -> float:
         """The false-accept rate to expect in a gallery of another size (Note [Search among N]).
 
         Args:

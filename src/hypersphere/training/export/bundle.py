@@ -15,8 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...evaluation import Gallery, Threshold
-from ...evaluation.gallery.decision import outgrown
+from ...evaluation import Gallery, Threshold, model_hash
 from ..run.kept_thresholds import kept_thresholds
 from ..run.trained import TrainedRun
 from .card import model_card
@@ -28,9 +27,13 @@ __all__ = ["Exported", "export_run"]
 TOLERANCE = 1e-4
 FAR = 1e-3  # of a pair, where the run has a threshold at this rate; else the nearest it has
 CLASS_SCORES = (
-    "class scores: no decision about strangers, who have a nearest trained class as everybody has; "
-    "no threshold above applies to these scores"
+    "class scores: no decision about unknown people, who have a nearest trained class as everybody "
+    "has; no threshold above applies to these scores"
 )
+ALIGNMENT = {  # what `Gallery.aligned` means for whoever uses the export
+    True: "faces aligned to the template of 112 x 96 (`hypersphere align`), not whole pictures",
+    False: "pictures as they are, without alignment of faces",
+}
 
 
 @dataclass
@@ -72,20 +75,21 @@ def export_run(
         Where it is, and how exact.
 
     Raises:
-        ValueError: if the run is not of pictures, the gallery is of another model, the run has
-            thresholds of other weights only, or the ONNX file differs from the run by more than
-            1e-4.
+        ValueError: if the run is not of pictures, the gallery is empty or of another model, the run
+            has thresholds of other weights only, or the ONNX file differs from the run by more
+            than 1e-4.
     """
     run = run if isinstance(run, TrainedRun) else TrainedRun.open(run)
     folder = Path(folder)
     if folder.exists() and any(folder.iterdir()):
         raise ValueError(f"{folder} is not empty: choose another folder")
-    prepared = preprocessing(run)
+    prepared = preprocessing(run, gallery.aligned if gallery is not None else None)
+    notes = [] if gallery is None else _doubts(run, gallery, far)
+    for note in notes:
+        warnings.warn(note, stacklevel=2)
     decision, pair, search = _decision(run, gallery, far)
-    notes = []
-    if gallery is not None and (grown := outgrown(search, len(gallery.people))):
-        warnings.warn(grown, stacklevel=2)
-        notes.append(grown)
+    if "alignment" in prepared:
+        notes.append(f"pictures: {prepared['alignment']}")
     if scores:
         notes.append(CLASS_SCORES)
     partial = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
@@ -114,15 +118,17 @@ def export_run(
     return Exported(folder, gap, pair, search)
 
 
-def preprocessing(run: TrainedRun) -> dict[str, Any]:
-    """How a picture file becomes the network's input, as data.
+def preprocessing(run: TrainedRun, aligned: bool | None = None) -> dict[str, Any]:
+    """How a picture file becomes the network's input, as data that predict.py obeys.
 
     Args:
         run: the run.
+        aligned: whether the pictures have to be aligned faces. Default: unknown.
 
     Returns:
-        mode (of Pillow), size (height, width; bilinear), and mean and std of pixels in 0..1 that
-        broadcast against (C, H, W).
+        mode (of Pillow), orientation, size (height, width), resampling, scale of the pixels, and
+        mean and std of scaled pixels that broadcast against (C, H, W); a word on alignment where
+        it is known.
     """
     if len(run.shape) != 3 or run.shape[0] not in (1, 3):
         raise ValueError(
@@ -143,7 +149,32 @@ def preprocessing(run: TrainedRun) -> dict[str, Any]:
         "scale": 1 / 255,
         "mean": mean.tolist(),
         "std": std.tolist(),
-    }
+    } | ({} if aligned is None else {"alignment": ALIGNMENT[aligned]})
+
+
+def _doubts(run: TrainedRun, gallery: Gallery, far: float | None) -> list[str]:
+    """Refuse a gallery that is not of this run; what has to be said of one that may be."""
+    if len(gallery) == 0:
+        raise ValueError("the gallery is empty: enroll somebody first")
+    if gallery.fingerprint and gallery.fingerprint != model_hash(run.model):
+        raise ValueError("the gallery was made with another model than this run's")
+    with torch.no_grad():
+        dim = run.model.features(_examples(run)[:1]).shape[1]  # type: ignore[operator]
+    dim *= 2 if gallery.flips == "concatenate" else 1
+    if gallery.dim != dim:
+        raise ValueError(
+            f"the gallery has features of dimension {gallery.dim}; with flips {gallery.flips} this "
+            f"run makes {dim}: enroll again with `hypersphere gallery enroll --run {run.folder}`"
+        )
+    notes = []
+    if not gallery.fingerprint:
+        notes.append(
+            "the gallery does not say which model made its features: if it was another than this "
+            "run's, its names mean nothing; enroll with --run to be sure"
+        )
+    if far is None:  # a threshold at `far` is fitted for the gallery as it is now
+        notes.append(gallery.decision.outgrown(len(gallery.people), len(gallery)))
+    return list(filter(None, notes))
 
 
 def _decision(
@@ -152,13 +183,11 @@ def _decision(
     """decision.json, and the thresholds in it."""
     search: Threshold | float | None = None
     if gallery is not None:
-        from ...evaluation import model_hash
-
-        if gallery.fingerprint and gallery.fingerprint != model_hash(run.model):
-            raise ValueError("the gallery was made with another model than this run's")
-        flips, pair, search = gallery.flips, gallery.decision.pair, gallery.threshold
+        kept, flips = gallery.decision, gallery.flips
+        pair, search = kept.pair, kept.search
         if far is not None:
-            search = gallery.decision.at(far, len(gallery.people))
+            search = kept.at(far, len(gallery.people), len(gallery))
+            pair = kept.pair_at(far)
     else:
         flips, pair = _kept(run, far)
     record = {

@@ -6,6 +6,7 @@ import logging
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from ..._optional import require
+from ...orthogonal.fold import unparametrized
 
 __all__ = ["compare_onnx", "write_onnx"]
 
@@ -38,19 +40,21 @@ class FeatureNet(nn.Module):
         return (features, self.net.head(features)) if self.scores else features  # type: ignore[operator]
 
 
-def plain_weights(net: nn.Module) -> nn.Module:
-    """Multiply rotations and factors out, in place.
+@torch.no_grad()
+def plain_copy(net: nn.Module) -> nn.Module:
+    """A copy with rotations and factors multiplied out.
 
     Args:
-        net: the network; it computes the same afterwards.
+        net: the network; it stays as it is.
 
     Returns:
-        The network.
+        A network that computes the same with plain weights.
     """
-    for module in net.modules():
+    net = deepcopy(net)
+    for module in list(net.modules()):
         if parametrize.is_parametrized(module):
             for name in list(module.parametrizations):  # type: ignore[arg-type]
-                parametrize.remove_parametrizations(module, name, leave_parametrized=True)
+                unparametrized(module, name, getattr(module, name).clone(), False)
     return net
 
 
@@ -71,13 +75,13 @@ def write_onnx(net: nn.Module, shape: Sequence[int], path: Path, scores: bool = 
     """Write a network as ONNX.
 
     Args:
-        net: a classifier in evaluation mode; rotations in it are multiplied out.
+        net: a classifier in evaluation mode; rotations are multiplied out in the file.
         shape: (C, H, W) of a prepared picture.
         path: the file; weights are inside it.
         scores: also the scores of the classes.
     """
     require("onnxscript", extra="export")
-    model = FeatureNet(plain_weights(net), scores).eval()
+    model = FeatureNet(plain_copy(net), scores).eval()
     with _quiet(), torch.no_grad():
         program = torch.onnx.export(
             model,

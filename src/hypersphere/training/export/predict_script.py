@@ -5,57 +5,51 @@ from __future__ import annotations
 __all__ = ["PREDICT"]
 
 PREDICT = '''\
-"""python predict.py PICTURE ...: who it is, which class, or how alike it is to the first."""
-import json, sys
-from pathlib import Path
+"""python predict.py PICTURE ...: who it is, its nearest trained class, or is it the first again?"""
+import json, pathlib, sys
 import numpy as np, onnxruntime
 from PIL import Image, ImageOps
 
-here = Path(__file__).resolve().parent
-files = (here / f"{name}.json" for name in ("preprocessing", "decision"))
-how, rule = (json.loads(file.read_text("utf-8")) for file in files)
-session = onnxruntime.InferenceSession(here / "model.onnx", providers=["CPUExecutionProvider"])
+here = pathlib.Path(__file__).resolve().parent
+how, rule = (json.loads((here / f"{n}.json").read_bytes()) for n in ("preprocessing", "decision"))
+model = onnxruntime.InferenceSession(here / "model.onnx", providers=["CPUExecutionProvider"])
 
 def predict(path):
-    """(unit feature, scores of the classes or None) of a picture file."""
-    picture = ImageOps.exif_transpose(Image.open(path)).convert(how["mode"])
-    picture = picture.resize(how["size"][::-1], Image.Resampling.BILINEAR)
-    x = np.asarray(picture, np.float32).reshape(*how["size"], -1).transpose(2, 0, 1) / 255
-    x = (x - np.float32(how["mean"])) / np.float32(how["std"])
-    found = session.run(None, {"pictures": np.stack([x, x[..., ::-1]])})
-    feature = found[0].ravel() if rule["flips"] == "concatenate" else found[0][0]
-    return feature / np.linalg.norm(feature), found[1][0] if len(found) > 1 else None
-
-def accepted(score, threshold):  # without a threshold nobody is accepted
-    return threshold is not None and score >= threshold["value"]
-
-def describe(path, first, gallery):
-    """What to print of a picture, and whether it was recognized."""
-    feature, scores = predict(path)
-    if gallery is not None:
-        best = (cosines := gallery["features"] @ feature).argmax()
-        known = accepted(cosines[best], rule["search"])
-        return f"{gallery['names'][best] if known else 'unknown'} ({cosines[best]:.4f})", known
-    if scores is not None:  # the best of the trained classes, for a stranger, too
-        return f"nearest trained class {rule['classes'][int(scores.argmax())]}", True
-    alike = feature @ predict(first)[0]
-    same = accepted(alike, rule["pair"])
-    return f"{alike:.4f}, {'same' if same else 'not the same'}", same
+    """[unit feature, scores of the trained classes if they were exported] of a picture file."""
+    picture = Image.open(path)
+    if picture.mode[0] in "IF":  # converting would cut the values off
+        raise ValueError(f"{picture.mode} pixels, not 8 bits per channel")
+    picture = ImageOps.exif_transpose(picture) if how["orientation"] == "exif" else picture
+    filter = Image.Resampling[how["resampling"].upper()]
+    x = np.asarray(picture.convert(how["mode"]).resize(how["size"][::-1], filter)) * how["scale"]
+    x = (x.reshape(*how["size"], -1).transpose(2, 0, 1) - how["mean"]) / how["std"]
+    feature, *scores = model.run(None, {"pictures": np.float32([x, x[..., ::-1]])})
+    feature = feature.ravel() if rule["flips"] == "concatenate" else feature[0]
+    return [feature / np.linalg.norm(feature), *(both[0] for both in scores)]
 
 if __name__ == "__main__":
-    if len(sys.argv) < 2:
-        print("usage: python predict.py PICTURE ...", file=sys.stderr)
+    paths, gallery, codes = sys.argv[1:], here / "gallery.npz", {3}  # 3: nobody is known
+    known = dict(np.load(gallery)) if gallery.exists() else {}
+    pairs = not known and len(model.get_outputs()) == 1  # of the first picture with each other
+    if len(paths) < 1 + pairs:
+        print("usage: predict.py", "FIRST " * pairs + "PICTURE ...", file=sys.stderr)
         sys.exit(2)
-    gallery = np.load(here / "gallery.npz") if (here / "gallery.npz").exists() else None
-    failed, recognized = False, []
-    for path in sys.argv[1:]:
+    least = rule["pair" if pairs else "search"] or {"value": np.inf}  # no threshold: nobody
+    for path in paths:
         try:
-            text, known = describe(path, sys.argv[1], gallery)
-        except (OSError, ValueError) as error:
-            failed = True
+            feature, *scores = predict(path)
+        except Exception as error:  # Pillow raises many kinds
             print(f"{path}: cannot be read ({error})", file=sys.stderr)
+            codes.add(1)
             continue
-        recognized.append(known)
-        print(f"{path}: {text}")
-    sys.exit(1 if failed else 0 if any(recognized) else 3)  # 3: nobody is known
+        if known:
+            score, name = max(zip(known["features"] @ feature, known["names"]))
+            codes.add(0 if score >= least["value"] else 3)
+            print(f"{path}: {name if score >= least['value'] else 'unknown'} ({score:.4f})")
+        elif pairs:
+            known = {"features": feature[None], "names": [f"same as {path}"]}
+        else:  # the best of the trained classes: unknown people have one, too
+            print(f"{path}: nearest trained class {rule['classes'][scores[0].argmax()]}")
+            codes.add(0)
+    sys.exit(1 if 1 in codes else min(codes))
 '''
