@@ -7,7 +7,14 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    SequentialSampler,
+    SubsetRandomSampler,
+    TensorDataset,
+)
 
 from hypersphere.data import Normalize
 from hypersphere.evaluation import (
@@ -16,6 +23,7 @@ from hypersphere.evaluation import (
     angular_visual_hardness,
     extract,
     fewshot,
+    fit_thresholds,
     identification,
     open_set_identification,
     retrieval,
@@ -87,6 +95,52 @@ def test_extract_takes_arrays_lists_datasets_and_loaders():
         extract(Flat(), DataLoader(dataset, shuffle=True))
     with pytest.raises(TypeError, match="expected a tensor"):
         extract(Flat(), object())
+
+
+def other_orders(dataset):
+    """DataLoaders whose rows do not come in the order of the data set."""
+    count = len(dataset)
+    yield DataLoader(dataset, 2, shuffle=True)
+    yield DataLoader(dataset, 2, sampler=SubsetRandomSampler(range(count)))
+    yield DataLoader(dataset, batch_sampler=[range(count)[::-1]])
+    yield DataLoader(dataset, batch_sampler=BatchSampler(range(count)[::-1], 2, False))
+    yield DataLoader(dataset, 2, num_workers=1, in_order=False)
+
+
+def test_loaders_of_another_order_are_refused_where_labels_come_apart_from_features():
+    features, labels = torch.eye(4), torch.arange(4)
+    for loader in other_orders(TensorDataset(features, labels)):
+        for use in (
+            lambda rows: retrieval(rows, labels),
+            lambda rows: fit_thresholds(rows, labels),
+            lambda rows: Gallery().enroll_many("abcd", rows),
+            lambda rows: extract(Flat(), rows),
+        ):
+            with pytest.raises(ValueError, match="not match their labels: .*shuffle=False"):
+                use(loader)
+
+
+class Stream(IterableDataset):
+    def __init__(self, rows):
+        self.rows = rows
+
+    def __iter__(self):
+        return iter(self.rows)
+
+
+def test_loaders_in_order_are_taken():
+    features = torch.randn(5, 6)
+    dataset = TensorDataset(features)
+    batches = BatchSampler(SequentialSampler(dataset), 2, drop_last=False)
+    for loader in (
+        DataLoader(dataset, batch_sampler=batches),
+        DataLoader(dataset, sampler=batches, batch_size=None),
+        DataLoader(Stream(features), 2),
+    ):
+        assert torch.equal(extract(Flat(), loader), features)
+        known = Gallery(threshold=-1.0)
+        known.enroll_many("abcde", loader)
+        assert [known.identify(row)[0].name for row in features] == list("abcde")
 
 
 def test_features_with_a_graph_behind_them_are_detached():
