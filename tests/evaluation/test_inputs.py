@@ -19,13 +19,17 @@ from torch.utils.data import (
 from hypersphere.data import Normalize
 from hypersphere.evaluation import (
     Gallery,
+    all_pairs,
     angular_fisher_score,
     angular_visual_hardness,
+    classification,
+    error_by_gallery_size,
     extract,
     fewshot,
     fit_thresholds,
     identification,
     open_set_identification,
+    quality_by_norm,
     retrieval,
     verification,
 )
@@ -159,6 +163,40 @@ def test_features_with_a_graph_behind_them_are_detached():
     same = torch.tensor([True, False, True, False])
     verification(both[:4], both[[3, 5, 5, 0]], same, protocol="plain", folds=2)
     assert angular_fisher_score(both, IDS[:3].repeat(2)) >= 0
+
+
+@pytest.mark.parametrize("kind", [list, tuple, np.array, lambda n: np.array(n, object)])
+def test_names_say_who_is_who_as_numbers_do(kind):
+    torch.manual_seed(0)
+    numbers = torch.tensor([5, 5, 0, 0, 9, 9, 2, 2]).repeat(5)
+    names = kind([{0: "ada", 2: "bob", 5: "eve", 9: "zoe"}[i] for i in numbers.tolist()])
+    x = torch.randn(40, 6)
+    half = slice(0, 16)
+    for use in (
+        lambda who: fit_thresholds(x, who, fars=(0.1,)),
+        lambda who: fit_thresholds(x, who, fars=(0.1,), gallery_size=3),
+        lambda who: identification(x, x[half], who, who[half], ranks=(1,)),
+        lambda who: open_set_identification(x, x[:6], who, who[:6], fars=(0.5,)),
+        lambda who: error_by_gallery_size(x, x[:6], who, who[:6], far=0.2, sizes=(3,)),
+        lambda who: retrieval(x, who, ks=(1,)),
+        lambda who: retrieval(x, who, (1,), gallery=x[half], gallery_labels=who[half]),
+        lambda who: all_pairs(x, who, x[half], who[half], fars=(0.1,)),
+        lambda who: quality_by_norm(x, who),
+        lambda who: fewshot(x, who, "baseline", way=2, shot=1, queries=1, episodes=5),
+    ):
+        assert str(use(names)) == str(use(numbers))
+
+
+def test_names_are_refused_where_a_label_is_the_number_of_a_class():
+    scores, names = torch.eye(3), ["a", "b", "c"]
+    with pytest.raises(ValueError, match=r"labels: expected whole numbers; got names, such as 'a'"):
+        classification(scores, names)
+    with pytest.raises(ValueError, match=r"predictions: expected whole numbers; got names"):
+        classification(names, names)
+    with pytest.raises(ValueError, match="names or numbers, not both"):
+        identification(scores, scores, names, [0, 1, 2])
+    with pytest.raises(ValueError, match=r"probe 1 \(id 'nobody'\)"):
+        identification(scores, scores, ["a", "nobody", "c"], names)
 
 
 def test_probes_and_gallery_of_two_precisions():

@@ -164,6 +164,44 @@ def to_common_type(*features: Tensor) -> list[Tensor]:
     return [f.to(wide) for f in features]
 
 
+def number_names(*labels: Any) -> list[Any]:
+    """Names as whole numbers; the same name has the same number in all of them.
+
+    For labels that only say who is who: where a label is the number of a class, names cannot tell
+    which.
+
+    Args:
+        labels: of one set of rows each, such as probes and gallery: lists or arrays of texts, or of
+            numbers, which stay as they are.
+
+    Returns:
+        The labels, with names numbered in alphabetical order.
+
+    Raises:
+        ValueError: if some are names and others numbers.
+
+    >>> number_names(["eve", "ada", "eve"], ["bob", "eve"])
+    [tensor([2, 0, 2]), tensor([1, 2])]
+    """
+    named = [_example_name(one) is not None for one in labels]
+    if not any(named):
+        return list(labels)
+    if not all(named):
+        raise ValueError("labels: expected all names or numbers, not both; give one kind of them")
+    texts = [[str(name) for name in one] for one in labels]
+    number = {name: i for i, name in enumerate(sorted({name for one in texts for name in one}))}
+    return [torch.tensor([number[name] for name in one]) for one in texts]
+
+
+def _example_name(labels: Any) -> str | None:
+    """A label that is a text; None if there is none."""
+    if isinstance(labels, np.ndarray):
+        labels = labels.flatten().tolist() if labels.dtype.kind in "UO" else []
+    if not isinstance(labels, (list, tuple)):
+        return None
+    return next((label for label in labels if isinstance(label, str)), None)
+
+
 def check_row_labels(name: str, labels: Any, count: int) -> Tensor:
     """Refuse labels that are not one whole number per row.
 
@@ -175,6 +213,12 @@ def check_row_labels(name: str, labels: Any, count: int) -> Tensor:
     Returns:
         The labels (count,) as int64.
     """
+    example = _example_name(labels)
+    if example is not None:
+        raise ValueError(
+            f"{name}: expected whole numbers; got names, such as {example!r}: give the number of "
+            "each class"
+        )
     labels = torch.as_tensor(labels).detach()
     if labels.ndim != 1 or len(labels) != count:
         raise ValueError(
