@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from .._optional import require
 from ._random import generator
+from .errors import DamagedData
 from .normalize import Normalize
 from .place import KeepsPlace
 from .shard_samples import decode_sample, raw_samples
@@ -138,4 +139,9 @@ class _Stream(IterableDataset):  # type: ignore[type-arg]
             seed = int(torch.randint(1 << 62, (), generator=generator(*key)))
             buffer = self.shards.buffer
             shuffle = wds.detshuffle(buffer, initial=buffer, seed=seed)
-            yield from shuffle.run(raw_samples(files))
+            empty = True
+            for sample in shuffle.run(raw_samples(files)):
+                empty = False
+                yield sample
+            if empty:  # without this the loop would go on for ever
+                raise DamagedData(f"{', '.join(files)} gave no sample: write the shards anew")

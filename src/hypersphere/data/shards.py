@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .._optional import require
 from .._reading import check_regular, read_json, read_lines
 from ..registry import register
 from .dataset import ArrayDataset, Split
@@ -110,11 +111,13 @@ def scan_labels(file: str) -> list[int]:
     Returns:
         One label per sample.
     """
+    split_name = require("webdataset.tariterators", extra="shards").base_plus_ext
     labels, keys = [], set()
     try:
         with tarfile.open(file, "r:") as archive:
             for entry in archive:
-                key, _, ending = entry.name.partition(".")
+                key, ending = split_name(entry.name)
+                ending = (ending or "").lower()  # as the library groups samples
                 if ending == "cls" and entry.isfile() and entry.size < 64:
                     content = archive.extractfile(entry)
                     labels.append(read_label(content.read() if content else None, f"{file}, {key}"))
@@ -167,7 +170,11 @@ def load_webdataset(
     }
     test = named["test"] or named["val"] or files[-1:]
     train = named["train"] or [f for f in files if f not in test]
-    labels = torch.tensor([label for file in train for label in scan_labels(file)])
+    scanned = {file: scan_labels(file) for file in train}
+    train = [file for file in train if scanned[file]]  # writers may leave an empty one at the end
+    if not train:
+        raise DamagedData(f"{folder}: no sample in the training shards, of {', '.join(PICTURES)}")
+    labels = torch.tensor([label for file in train for label in scanned[file]])
     classes = _classes(folder, labels)
     shards = Shards(train, labels, classes, size, mode, workers, buffer)
     pictures = [decode_sample(sample, size, mode) for sample in _within(test, shards.shape)]
