@@ -135,3 +135,33 @@ def test_parts_made_by_hand_are_not_divided_again(tmp_path):
     assert len(hs.data.load("folder", tmp_path).test) == 4
     with pytest.raises(ValueError, match="divided into parts already"):
         hs.data.load("folder", tmp_path, protocol="open_set")
+
+
+@pytest.mark.parametrize("empty", ["train", "calibration"])
+def test_lists_of_people_without_anybody_are_named(tmp_path, empty):
+    faces = people(tmp_path / "faces", {f"p{i}": 4 for i in range(8)})
+    lists = {"train": ["p0", "p1", "p2"], "calibration": ["p3", "p4", "p5"], "test": ["p6"]}
+    file = tmp_path / "people.json"
+    file.write_text(json.dumps({**lists, empty: []}))
+    with pytest.raises(ValueError, match=rf"people\.json: {empty} names nobody; .*people are"):
+        hs.data.load("folder", faces, protocol="open_set", people=str(file))
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize("protocol", ["closed_set", "open_set"])
+def test_a_class_without_a_readable_picture_is_no_class(tmp_path, lazy, protocol):
+    faces = people(tmp_path / "faces", {f"p{i}": 4 for i in range(10)})
+    options = {"protocol": protocol, "lazy": lazy, "unreadable": 0.2}
+    whole = hs.data.load("folder", faces, **options)
+    lost = whole.classes[1]
+    for file in (faces / lost).iterdir():
+        file.write_bytes(b"no picture")
+    said = pytest.warns(UserWarning, match=rf"'{lost}' .*no class")
+    with pytest.warns(UserWarning, match="4 of 40"), said:
+        split = hs.data.load("folder", faces, **options)
+    assert split.classes == [name for name in whole.classes if name != lost]
+    assert split.test.classes == split.classes and int(split.train.counts().min()) > 0
+    names = [[w.classes[k] for k in w.labels.tolist()] for w in (whole.test, split.test)]
+    assert names[1] == [name for name in names[0] if name != lost]
+    if protocol == "open_set":
+        assert lost in split.notes["people"]["train"]  # the file of people stays as it is

@@ -1,6 +1,8 @@
 """WebDataset shards and saved `datasets`: written by their own libraries, read lazily."""
 
+import dataclasses
 import io
+import tarfile
 from itertools import pairwise
 
 import numpy as np
@@ -62,6 +64,43 @@ def test_a_folder_of_shards(folder):
     assert first != values(split.train.make_loader(10, seed=4))
     near = sum(abs(a - b) == 1 for batch in first for a, b in pairwise(batch))
     assert near < 30  # shuffled within shards, not only between them
+
+
+@pytest.mark.parametrize("name", ["./{}.png", "v1.0/{}.png", "{}.PNG", "a/b/{}.Png"])
+def test_samples_have_the_names_of_the_library(tmp_path, name):
+    """`tar cf x.tar .` writes ./0.png; a folder may have a dot in its name."""
+    for part, first in (("train", 0), ("test", 100)):
+        with tarfile.open(tmp_path / f"{part}-0.tar", "w") as shard:
+            for value in range(first, first + 12):
+                picture = name.format(value)
+                label = f"{picture[:-4]}.cls"
+                for entry, content in (
+                    (picture, png(value, value % 4)),
+                    (label, str(value % 4).encode()),
+                ):
+                    info = tarfile.TarInfo(entry)
+                    info.size = len(content)
+                    shard.addfile(info, io.BytesIO(content))
+    split = hs.data.load("webdataset", tmp_path, workers=0)
+    assert len(split.train) == len(split.test) == 12
+    found = values(split.train.make_loader(4))
+    assert sorted(v for b in found for v in b) == list(range(12))
+
+
+def test_empty_shards_are_left_out_and_one_that_became_empty_is_named(tmp_path):
+    for shard in range(2):
+        write(tmp_path, f"train-{shard}.tar", 20 * shard, 20)
+    write(tmp_path, "test-0.tar", 100, 4)
+    tarfile.open(tmp_path / "train-2.tar", "w").close()
+    train = hs.data.load("webdataset", tmp_path, workers=2).train
+    assert len(train.files) == 2 and train.make_loader(10).workers == 2
+    tarfile.open(tmp_path / "train-1.tar", "w").close()
+    alone = dataclasses.replace(train, files=[str(tmp_path / "train-1.tar")], workers=0)
+    with pytest.raises(DamagedData, match=r"train-1\.tar .*no sample"):
+        next(iter(alone.make_loader(10)))
+    tarfile.open(tmp_path / "train-0.tar", "w").close()
+    with pytest.raises(DamagedData, match="no sample in the training shards"):
+        hs.data.load("webdataset", tmp_path)
 
 
 def test_processes_have_shards_of_their_own(folder):

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from scipy import stats
+from torch.overrides import TorchFunctionMode
 
 from hypersphere.evaluation import (
     calibrate_scores,
@@ -148,6 +149,21 @@ def test_fewer_known_people_are_found_in_a_larger_gallery():
         error_by_gallery_size(probes, people, ids, torch.arange(60), sizes=(61,))
 
 
+def test_galleries_without_known_people_do_not_count():
+    """One of ten made the whole point NaN."""
+    people = torch.eye(100)
+    probes = torch.cat([people[:2], torch.randn(200, 100)])
+    ids = torch.cat([torch.arange(2), torch.arange(1000, 1200)])
+    found = error_by_gallery_size(probes, people, ids, torch.arange(100), sizes=(10, 50, 100))
+    for point, draws in zip(found.points, (10, 10, 1), strict=True):
+        assert point.found == point.rank_1 == 1.0
+        assert 0 < point.galleries <= draws
+    assert found.points[0].galleries < 10 and found.points[2].galleries == 1
+    assert "galleries" in str(found).splitlines()[0]
+    lonely = error_by_gallery_size(probes, people, ids, torch.arange(100), sizes=(1,), seed=0)
+    assert lonely.points[0].galleries == 0 and math.isnan(lonely.points[0].found)
+
+
 def test_the_interval_of_tar_is_that_of_resampling():
     scores, same = pairs(1200)
     roc = roc_curve(scores, same)
@@ -205,6 +221,29 @@ def test_searches_of_unseen_people():
     search = fit_thresholds(features, labels, fars=(0.1,), gallery_size=10).thresholds[0]
     assert search.negatives == 100 and search.value > found.thresholds[0].value
     assert "refused at 0.001 %" in str(found)
+
+
+def test_searches_of_very_many_people_take_the_memory_of_their_scores(monkeypatch):
+    labels = torch.arange(300).repeat(2)
+    features = torch.randn(600, 8)
+    whole = impostor_searches(features, labels)
+    assert whole.shape == (600, 299)
+    monkeypatch.setattr(impostors, "MOST_PEOPLE", 40)
+    monkeypatch.setattr(impostors, "ROWS_AT_ONCE", 64)
+    sizes = []
+
+    class Watch(TorchFunctionMode):
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            out = function(*args, **(kwargs or {}))
+            sizes.append(out.numel() if isinstance(out, torch.Tensor) else 0)
+            return out
+
+    with Watch():
+        table = impostor_searches(features, labels)
+    assert table.shape == (600, 39) and max(sizes) <= table.numel()
+    for row in range(600):  # some of the scores of the whole table, none of the own person
+        nearest = (table[row, :, None] - whole[row]).abs().amin(1)
+        assert float(nearest.max()) < 1e-6
 
 
 def test_the_interval_of_a_pair_is_over_all_pairs_of_resampled_people():

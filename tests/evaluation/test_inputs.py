@@ -7,17 +7,29 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    SequentialSampler,
+    SubsetRandomSampler,
+    TensorDataset,
+)
 
 from hypersphere.data import Normalize
 from hypersphere.evaluation import (
     Gallery,
+    all_pairs,
     angular_fisher_score,
     angular_visual_hardness,
+    classification,
+    error_by_gallery_size,
     extract,
     fewshot,
+    fit_thresholds,
     identification,
     open_set_identification,
+    quality_by_norm,
     retrieval,
     verification,
 )
@@ -89,6 +101,52 @@ def test_extract_takes_arrays_lists_datasets_and_loaders():
         extract(Flat(), object())
 
 
+def other_orders(dataset):
+    """DataLoaders whose rows do not come in the order of the data set."""
+    count = len(dataset)
+    yield DataLoader(dataset, 2, shuffle=True)
+    yield DataLoader(dataset, 2, sampler=SubsetRandomSampler(range(count)))
+    yield DataLoader(dataset, batch_sampler=[range(count)[::-1]])
+    yield DataLoader(dataset, batch_sampler=BatchSampler(range(count)[::-1], 2, False))
+    yield DataLoader(dataset, 2, num_workers=1, in_order=False)
+
+
+def test_loaders_of_another_order_are_refused_where_labels_come_apart_from_features():
+    features, labels = torch.eye(4), torch.arange(4)
+    for loader in other_orders(TensorDataset(features, labels)):
+        for use in (
+            lambda rows: retrieval(rows, labels),
+            lambda rows: fit_thresholds(rows, labels),
+            lambda rows: Gallery().enroll_many("abcd", rows),
+            lambda rows: extract(Flat(), rows),
+        ):
+            with pytest.raises(ValueError, match="not match their labels: .*shuffle=False"):
+                use(loader)
+
+
+class Stream(IterableDataset):
+    def __init__(self, rows):
+        self.rows = rows
+
+    def __iter__(self):
+        return iter(self.rows)
+
+
+def test_loaders_in_order_are_taken():
+    features = torch.randn(5, 6)
+    dataset = TensorDataset(features)
+    batches = BatchSampler(SequentialSampler(dataset), 2, drop_last=False)
+    for loader in (
+        DataLoader(dataset, batch_sampler=batches),
+        DataLoader(dataset, sampler=batches, batch_size=None),
+        DataLoader(Stream(features), 2),
+    ):
+        assert torch.equal(extract(Flat(), loader), features)
+        known = Gallery(threshold=-1.0)
+        known.enroll_many("abcde", loader)
+        assert [known.identify(row)[0].name for row in features] == list("abcde")
+
+
 def test_features_with_a_graph_behind_them_are_detached():
     probes, gallery = (x.requires_grad_() for x in people())
     known = Gallery(threshold=-1.0)
@@ -105,6 +163,40 @@ def test_features_with_a_graph_behind_them_are_detached():
     same = torch.tensor([True, False, True, False])
     verification(both[:4], both[[3, 5, 5, 0]], same, protocol="plain", folds=2)
     assert angular_fisher_score(both, IDS[:3].repeat(2)) >= 0
+
+
+@pytest.mark.parametrize("kind", [list, tuple, np.array, lambda n: np.array(n, object)])
+def test_names_say_who_is_who_as_numbers_do(kind):
+    torch.manual_seed(0)
+    numbers = torch.tensor([5, 5, 0, 0, 9, 9, 2, 2]).repeat(5)
+    names = kind([{0: "ada", 2: "bob", 5: "eve", 9: "zoe"}[i] for i in numbers.tolist()])
+    x = torch.randn(40, 6)
+    half = slice(0, 16)
+    for use in (
+        lambda who: fit_thresholds(x, who, fars=(0.1,)),
+        lambda who: fit_thresholds(x, who, fars=(0.1,), gallery_size=3),
+        lambda who: identification(x, x[half], who, who[half], ranks=(1,)),
+        lambda who: open_set_identification(x, x[:6], who, who[:6], fars=(0.5,)),
+        lambda who: error_by_gallery_size(x, x[:6], who, who[:6], far=0.2, sizes=(3,)),
+        lambda who: retrieval(x, who, ks=(1,)),
+        lambda who: retrieval(x, who, (1,), gallery=x[half], gallery_labels=who[half]),
+        lambda who: all_pairs(x, who, x[half], who[half], fars=(0.1,)),
+        lambda who: quality_by_norm(x, who),
+        lambda who: fewshot(x, who, "baseline", way=2, shot=1, queries=1, episodes=5),
+    ):
+        assert str(use(names)) == str(use(numbers))
+
+
+def test_names_are_refused_where_a_label_is_the_number_of_a_class():
+    scores, names = torch.eye(3), ["a", "b", "c"]
+    with pytest.raises(ValueError, match=r"labels: expected whole numbers; got names, such as 'a'"):
+        classification(scores, names)
+    with pytest.raises(ValueError, match=r"predictions: expected whole numbers; got names"):
+        classification(names, names)
+    with pytest.raises(ValueError, match="names or numbers, not both"):
+        identification(scores, scores, names, [0, 1, 2])
+    with pytest.raises(ValueError, match=r"probe 1 \(id 'nobody'\)"):
+        identification(scores, scores, ["a", "nobody", "c"], names)
 
 
 def test_probes_and_gallery_of_two_precisions():

@@ -46,6 +46,16 @@ def test_scores_in_any_form_and_what_is_kept():
     assert int((scores >= found.value).sum()) == 10
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_threshold_keeps_its_rate_in_the_type_of_the_scores(dtype, sign):
+    scores = (sign * torch.linspace(0.1, 0.9, 1000)).to(dtype)
+    for columns in (1, 4):
+        table = scores.view(-1, columns).squeeze(1)
+        found = fit_threshold(table, far=0.02)
+        assert int((table >= found.value).sum()) <= 0.02 * 1000
+
+
 def test_a_search_among_n_keeps_its_rate_on_fresh_people():
     """FPIR at N from single scores, from whole searches, and from searches among more people."""
     single, more = torch.randn(60_000), torch.randn(4_000, 60)

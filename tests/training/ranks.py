@@ -123,6 +123,21 @@ def variant(name: str) -> Config:
             "head": {**margin, "sharded": True},
             "train": TrainConfig(steps=4, clip=0.05, **lines),
         },
+        "units, sub-centers": {
+            "model": wide,
+            "head": {"name": "arcface", "scale": 16.0, "subcenters": 3},
+        },
+        "sub-centers, a state, projection, clipping": {
+            "model": tanh,
+            "head": {"name": "adaface", "scale": 16.0, "subcenters": 2},
+            "hooks": {"project_weights": {"every": 2}, "monitor": {"every": 2}},
+            "train": TrainConfig(steps=4, clip=0.05, **lines),
+        },
+        "sub-centers spread by the head": {
+            "model": tanh,
+            "head": {"name": "arcface", "scale": 16.0, "subcenters": 3, "sharded": True},
+        },
+        "curriculum": {"model": tanh, "head": {"name": "curricularface", "scale": 16.0}},
         "weight projection, center loss": {
             "model": sigmoid,
             "hooks": {"project_weights": {"every": 2}, "metric_loss": {"name": "center"}},
@@ -145,6 +160,10 @@ VARIANTS = (
     "learned k, AdamW, cosine",
     "k per filter, Adam, class energy",
     "classes spread by the head, clipping",
+    "units, sub-centers",
+    "sub-centers, a state, projection, clipping",
+    "sub-centers spread by the head",
+    "curriculum",
     "weight projection, center loss",
 )
 

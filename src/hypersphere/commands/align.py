@@ -49,6 +49,7 @@ def align(source: Path, out: Path, limit: float) -> int:
     paths = list_pictures(source)
     if not paths:
         raise FileNotFoundError(f"no pictures in {source}")
+    targets = crop_names(paths, source)
     failures: dict[str, str] = {}
     for start in range(0, len(paths), 64):  # crops are small; whole pictures are read one by one
         part = paths[start : start + 64]
@@ -61,7 +62,7 @@ def align(source: Path, out: Path, limit: float) -> int:
             faces = torch.empty(0, 3, *SIZE, dtype=torch.uint8)
         failures |= failed
         for place, face in zip(kept, faces, strict=True):
-            target = (out / Path(part[place]).relative_to(source)).with_suffix(".png")
+            target = out / targets[part[place]]
             target.parent.mkdir(parents=True, exist_ok=True)
             Image.fromarray(face.permute(1, 2, 0).numpy()).save(target)
         if sys.stderr.isatty():
@@ -78,3 +79,25 @@ def align(source: Path, out: Path, limit: float) -> int:
             f"{limit:g} allows"
         )
     return 0
+
+
+def crop_names(paths: Sequence[str], source: Path) -> dict[str, Path]:
+    """Where the crop of each picture goes: a.png, and a.jpg.png where a.png is another's.
+
+    Args:
+        paths: the pictures.
+        source: the folder they lie in.
+
+    Returns:
+        Path of a picture -> that of its crop below the new folder, each once.
+    """
+    found: dict[str, Path] = {}
+    taken: set[str] = set()
+    for path in sorted(paths, key=lambda p: not p.endswith(".png")):  # a.png stays a.png
+        name = Path(path).relative_to(source)
+        target, more = name.with_suffix(".png"), name.name
+        while str(target).lower() in taken:  # many file systems do not tell A from a
+            target, more = name.with_name(f"{more}.png"), f"{more}.png"
+        taken.add(str(target).lower())
+        found[path] = target
+    return found

@@ -16,6 +16,7 @@ from .encoded import EncodedPictures
 from .errors import DamagedData, missing
 from .image_files import Size
 from .splits import choose_test
+from .unreadable import UnreadablePictures
 
 __all__ = ["load_arrow"]
 
@@ -33,6 +34,7 @@ def load_arrow(
     label: str | None = None,
     test_fraction: float = 0.25,
     seed: int = 0,
+    unreadable: float = 0.05,
 ) -> Split:
     """A folder that `datasets.save_to_disk` wrote; pictures are decoded batch by batch.
 
@@ -47,6 +49,8 @@ def load_arrow(
             fine_label or class.
         test_fraction: share of every class for testing, where there is no split of that name.
         seed: seed of the choice.
+        unreadable: share of the pictures that may be unreadable; each is named in a warning when it
+            is met, and another of its class takes its place. More than that is an error.
 
     Returns:
         Training and test part, and a validation part where the folder has train, validation and
@@ -60,8 +64,9 @@ def load_arrow(
         found = library.load_from_disk(str(folder))
     except (FileNotFoundError, ValueError, OSError) as error:
         raise DamagedData(f"{folder} is no data set that `datasets` saved: {error}") from None
+    skipped = UnreadablePictures(unreadable)
     if not isinstance(found, library.DatasetDict):
-        everything = _pictures(library, found, folder, size, mode, image, label)
+        everything = _pictures(library, skipped, found, folder, size, mode, image, label)
         test = choose_test(everything.labels, test_fraction, seed)
         train, rest = (everything.subset(p.nonzero().flatten()) for p in (~test, test))
         return Split(train, rest)
@@ -73,7 +78,7 @@ def load_arrow(
         parts["test"], parts["validation"] = parts["validation"], None
     if parts["train"] is None or parts["test"] is None:
         raise DamagedData(f"{folder}: expected train and test (or validation); has {sorted(found)}")
-    read = partial(_pictures, library)
+    read = partial(_pictures, library, skipped)
     train = read(parts["train"], folder, size, mode, image, label)
     others: dict[str, Dataset | None] = {}
     for part in ("test", "validation"):
@@ -85,6 +90,7 @@ def load_arrow(
 
 def _pictures(
     library: Any,
+    unreadable: UnreadablePictures,
     table: Any,
     folder: Path,
     size: Size,
@@ -110,8 +116,9 @@ def _pictures(
             raise DamagedData(f"{folder}: {unknown[0]!r} is no class of the training part")
         classes, numbers = known, np.array([number[str(v)] for v in values], dtype=np.int64)
     read = partial(_content, table, image)
-    rows = torch.arange(len(table))
-    return EncodedPictures(read, rows, torch.from_numpy(numbers), classes, size, mode, str(folder))
+    unreadable.total += len(table)
+    rows, found = torch.arange(len(table)), torch.from_numpy(numbers)
+    return EncodedPictures(read, rows, found, classes, size, mode, str(folder), unreadable)
 
 
 def _content(table: Any, image: str, row: int) -> bytes:

@@ -16,6 +16,7 @@ from .._optional import require
 from .errors import DamagedData
 from .image_files import Size, to_pixels
 from .labeled import Labeled
+from .unreadable import UnreadablePictures, read_or_replace
 
 __all__ = ["EncodedPictures", "decode_picture"]
 
@@ -55,6 +56,8 @@ class EncodedPictures(Labeled):
         size: (height, width) or the side of a square. Default: as they are, all of one size.
         mode: "L" or "RGB".
         source: where they come from, for messages.
+        unreadable: receives the pictures that cannot be read, and whose place others of their class
+            take. Default: they are an error.
     """
 
     read: Callable[[int], bytes]
@@ -64,6 +67,7 @@ class EncodedPictures(Labeled):
     size: Size = None
     mode: str = "RGB"
     source: str = ""
+    unreadable: UnreadablePictures | None = None
 
     def __repr__(self) -> str:
         return f"EncodedPictures({len(self):,} of {self.source}, {len(self.classes):,} classes)"
@@ -107,6 +111,11 @@ class EncodedPictures(Labeled):
         return torch.from_numpy(np.stack(pictures))
 
     def _picture(self, place: int) -> np.ndarray:
-        number = int(self.rows[place])
-        name = f"{self.source}, picture {number}"
-        return decode_picture(self.read(number), self.size, self.mode, name)
+        return read_or_replace(place, self.labels, self._decode, self._name, self.unreadable)
+
+    def _decode(self, place: int) -> np.ndarray:
+        content = self.read(int(self.rows[place]))
+        return decode_picture(content, self.size, self.mode, self._name(place))
+
+    def _name(self, place: int) -> str:
+        return f"{self.source}, picture {int(self.rows[place])}"

@@ -20,7 +20,7 @@ from .dataset import ArrayDataset, Dataset
 from .errors import DamagedData, damaged, missing
 from .labeled import Labeled
 from .limits import check_claim
-from .unreadable import UnreadablePictures
+from .unreadable import UnreadablePictures, read_or_replace
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
 ORIENTATION = 0x0112  # the EXIF entry
@@ -141,7 +141,7 @@ def _decode(
         except DamagedData as error:
             if unreadable is None:
                 raise
-            unreadable.add(path, str(error).removeprefix(f"{path} is damaged: "))
+            unreadable.add(path, str(error))
             return None
 
     found = ((i, read(path)) for i, path in enumerate(paths))
@@ -220,6 +220,8 @@ class ImageFiles(Labeled):
         classes: names of the classes.
         size: (height, width) or the side of a square; needed where the files differ in size.
         mode: "L" (gray) or "RGB".
+        unreadable: receives the pictures that cannot be read, and whose place others of their class
+            take. Default: they are an error.
     """
 
     paths: Sequence[str]
@@ -227,6 +229,7 @@ class ImageFiles(Labeled):
     classes: Sequence[str]
     size: Size = None
     mode: str = "RGB"
+    unreadable: UnreadablePictures | None = None
 
     def __post_init__(self) -> None:
         if len(self.paths) != len(self.labels):
@@ -242,7 +245,7 @@ class ImageFiles(Labeled):
     @property
     def shape(self) -> torch.Size:
         """Shape of one sample, (C, H, W); decodes the first picture."""
-        return torch.Size(read_image(self.paths[0], self.size, self.mode).shape)
+        return self.take(torch.tensor([0])).shape[1:]
 
     def subset(self, index: Tensor) -> ImageFiles:
         """Some of the samples, with the same classes.
@@ -265,7 +268,20 @@ class ImageFiles(Labeled):
         Returns:
             (B, C, H, W) uint8.
         """
-        return read_images([self.paths[i] for i in index.tolist()], self.size, self.mode)
+        try:
+            return read_images([self.paths[i] for i in index.tolist()], self.size, self.mode)
+        except DamagedData:  # seldom, so that the search for the bad one may take its time
+            paths = [self._readable(i) for i in index.tolist()]
+            return read_images(paths, self.size, self.mode)
+
+    def _readable(self, place: int) -> str:
+        """The file of a sample, or of another of its class where it cannot be read."""
+
+        def tried(place: int) -> str:
+            read_image(self.paths[place], self.size, self.mode)
+            return self.paths[place]
+
+        return read_or_replace(place, self.labels, tried, self.paths.__getitem__, self.unreadable)
 
     def load(self) -> ArrayDataset:
         """Everything in memory.
@@ -273,9 +289,7 @@ class ImageFiles(Labeled):
         Returns:
             The same samples, decoded.
         """
-        return ArrayDataset(
-            read_images(self.paths, self.size, self.mode), self.labels, self.classes
-        )
+        return ArrayDataset(self.take(torch.arange(len(self))), self.labels, self.classes)
 
 
 def make_dataset(
@@ -292,14 +306,22 @@ def make_dataset(
     if lazy:
         if unreadable is not None:
             kept = check_headers(paths, unreadable)
+            if not kept:
+                raise DamagedData(f"none of {len(paths)} pictures can be read, such as {paths[0]}")
             paths, numbers = [paths[i] for i in kept], numbers[kept]
         if mode is None:
-            mode = "L" if len(read_image(paths[0])) == 1 else "RGB"
-        return ImageFiles(paths, numbers, classes, size, mode)
+            mode = "L" if is_gray(paths[0]) else "RGB"
+        return ImageFiles(paths, numbers, classes, size, mode, unreadable)
     if unreadable is None:
         return ArrayDataset(read_images(paths, size, mode), numbers, classes)
     images, kept = read_readable(paths, size, mode, unreadable)
     return ArrayDataset(images, numbers[kept], classes)
+
+
+def is_gray(path: Path | str) -> bool:
+    """Whether a picture has one channel, by its header."""
+    with require("PIL.Image", extra="data").open(path) as picture:
+        return picture.mode in ("1", "L")
 
 
 def list_pictures(folder: Path | str) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -117,8 +118,38 @@ def load_folder(
 def _noted(split: Split, skipped: UnreadablePictures) -> Split:
     """The split, after a warning of what was left out."""
     skipped.report()
-    notes = {"unreadable": skipped.paths} if skipped.paths else {}
-    return replace(split, notes=split.notes | notes)
+    if not skipped.paths:
+        return split
+    notes = split.notes | {"unreadable": skipped.paths}
+    return replace(_without_empty_classes(split), notes=notes)
+
+
+def _without_empty_classes(split: Split) -> Split:
+    """The split without the classes of which no picture to train on could be read: a head would
+    keep a direction for them that nothing is ever near to.
+    """
+    counts = torch.bincount(split.train.labels, minlength=split.num_classes)
+    if bool((counts > 0).all()):
+        return split
+    kept = (counts > 0).nonzero().flatten()
+    lost = [repr(split.classes[i]) for i in (counts == 0).nonzero().flatten().tolist()]
+    warnings.warn(
+        f"{', '.join(lost[:5])} ({len(lost)} of {split.num_classes} classes) have no picture to "
+        "train on that can be read, and are no class of this set",
+        stacklevel=2,
+    )
+    number = torch.full((split.num_classes,), -1)
+    number[kept] = torch.arange(len(kept))
+    classes = [split.classes[i] for i in kept.tolist()]
+
+    def renumbered(part: Dataset) -> Dataset:
+        part = part.subset((number[part.labels] >= 0).nonzero().flatten())
+        return replace(part, labels=number[part.labels], classes=classes)  # type: ignore[type-var]
+
+    other = None if split.validation is None else renumbered(split.validation)
+    return replace(
+        split, train=renumbered(split.train), test=renumbered(split.test), validation=other
+    )
 
 
 def _closed_set(

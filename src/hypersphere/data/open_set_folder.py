@@ -78,6 +78,12 @@ def _who(
             raise ValueError(
                 f"{file} names {len(absent)} people who have no pictures, such as {absent[0]!r}"
             )
+        for part in ("train", "calibration"):
+            if not getattr(people, part):
+                raise ValueError(
+                    f"{file}: {part} names nobody; people are needed to train on and others to fit "
+                    "thresholds on (calibration): move some of them there"
+                )
         return people
     count = Counter(labels)
     people = divide_people({n: count[i] for i, n in enumerate(names)}, unseen, least, seed)

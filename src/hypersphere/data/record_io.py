@@ -28,6 +28,7 @@ from .encoded import EncodedPictures
 from .errors import damaged, missing
 from .image_files import Size
 from .splits import choose_test
+from .unreadable import UnreadablePictures
 
 __all__ = ["load_rec", "read_record_at", "unpack_record"]
 
@@ -45,6 +46,7 @@ def load_rec(
     test_fraction: float = 0.02,
     min_images: int = 1,
     seed: int = 0,
+    unreadable: float = 0.05,
 ) -> Split:
     """Pictures of an insightface .rec file, which stay there and are decoded batch by batch.
 
@@ -57,6 +59,8 @@ def load_rec(
         test_fraction: share of every person's pictures for testing.
         min_images: people with fewer pictures are left out.
         seed: seed of the choice.
+        unreadable: share of the pictures that may be unreadable; each is named in a warning when it
+            is met, and another of its class takes its place. More than that is an error.
 
     Returns:
         Training and test part.
@@ -86,6 +90,7 @@ def load_rec(
         size,
         mode,
         str(file),
+        UnreadablePictures(unreadable, len(places)),
     )
     test = choose_test(everything.labels, test_fraction, seed)
     train, rest = (everything.subset(part.nonzero().flatten()) for part in (~test, test))

@@ -10,8 +10,8 @@ decoding it, and goes on with the same batches.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from itertools import count, islice
+from collections.abc import Callable, Iterable, Iterator
+from itertools import count, cycle, islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,9 +21,10 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from .._optional import require
 from ._random import generator
+from .errors import DamagedData
 from .normalize import Normalize
 from .place import KeepsPlace
-from .shard_samples import decode_sample, raw_samples
+from .shard_samples import decode_sample, raw_samples, sample_name
 
 if TYPE_CHECKING:
     from .shards import Shards
@@ -119,9 +120,30 @@ class _Stream(IterableDataset):  # type: ignore[type-arg]
         samples = islice(self._samples(files, own), seen * self.batch_size, None)
         for _ in range(own + seen * workers, self.total, workers):
             chosen = islice(samples, self.batch_size)
-            decoded = [decode_sample(s, self.shards.size, self.shards.mode) for s in chosen]
+            decoded = self._decode(chosen)
             images = torch.from_numpy(np.stack([picture for picture, _ in decoded]))
             yield images, torch.tensor([label for _, label in decoded])
+
+    def _decode(self, samples: Iterable[dict[str, Any]]) -> list[tuple[np.ndarray, int]]:
+        """Pictures and labels of a batch; where one cannot be read, another takes its place, so
+        that the samples after it stay where they are and a resumed run finds them there.
+        """
+        found: list[tuple[np.ndarray, int] | None] = []
+        unreadable = self.shards.unreadable
+        for sample in samples:
+            try:
+                found.append(decode_sample(sample, self.shards.size, self.shards.mode))
+            except DamagedData as error:
+                if unreadable is None:
+                    raise
+                found.append(None)
+                if sample_name(sample) not in unreadable.reasons:
+                    unreadable.replace(sample_name(sample), str(error))
+        whole = [one for one in found if one is not None]
+        if not whole:
+            raise DamagedData(f"no sample of a whole batch of {self.shards!r} can be read")
+        spare = cycle(whole)
+        return [next(spare) if one is None else one for one in found]
 
     def _files(self, worker: int, workers: int) -> list[str]:
         order = torch.randperm(
@@ -138,4 +160,9 @@ class _Stream(IterableDataset):  # type: ignore[type-arg]
             seed = int(torch.randint(1 << 62, (), generator=generator(*key)))
             buffer = self.shards.buffer
             shuffle = wds.detshuffle(buffer, initial=buffer, seed=seed)
-            yield from shuffle.run(raw_samples(files))
+            empty = True
+            for sample in shuffle.run(raw_samples(files)):
+                empty = False
+                yield sample
+            if empty:  # without this the loop would go on for ever
+                raise DamagedData(f"{', '.join(files)} gave no sample: write the shards anew")

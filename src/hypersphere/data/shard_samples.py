@@ -12,7 +12,7 @@ from .encoded import decode_picture
 from .errors import DamagedData
 from .image_files import Size
 
-__all__ = ["PICTURES", "decode_sample", "raw_samples", "read_label"]
+__all__ = ["PICTURES", "decode_sample", "raw_samples", "read_label", "sample_name"]
 
 PICTURES = ("jpg", "jpeg", "png", "webp", "ppm")
 
@@ -47,11 +47,23 @@ def decode_sample(sample: dict[str, Any], size: Size, mode: str) -> tuple[np.nda
     Returns:
         (C, H, W) uint8, and the label.
     """
-    name = f"{sample.get('__url__')}, sample {sample.get('__key__')}"
+    name = sample_name(sample)
     content = next((sample[ending] for ending in PICTURES if ending in sample), None)
     if content is None:
         raise DamagedData(f"{name} has no picture ({', '.join(PICTURES)})")
     return decode_picture(content, size, mode, name), read_label(sample.get("cls"), name)
+
+
+def sample_name(sample: dict[str, Any]) -> str:
+    """What a message calls a sample.
+
+    Args:
+        sample: bytes by ending.
+
+    Returns:
+        Its file and its key.
+    """
+    return f"{sample.get('__url__')}, sample {sample.get('__key__')}"
 
 
 def read_label(content: bytes | None, name: str) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tarfile
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .._optional import require
 from .._reading import check_regular, read_json, read_lines
 from ..registry import register
 from .dataset import ArrayDataset, Split
@@ -19,7 +21,8 @@ from .errors import DamagedData, damaged, missing
 from .image_files import Size
 from .labeled import Labeled
 from .shard_loader import ShardLoader
-from .shard_samples import PICTURES, decode_sample, raw_samples, read_label
+from .shard_samples import PICTURES, decode_sample, raw_samples, read_label, sample_name
+from .unreadable import UnreadablePictures
 
 __all__ = ["Shards", "load_webdataset"]
 
@@ -39,6 +42,8 @@ class Shards(Labeled):
         mode: "RGB" or "L".
         workers: processes that read and decode; 0 does it in the training process.
         buffer: samples of the shuffle buffer of each worker.
+        unreadable: receives the samples that cannot be read, and whose place others of their batch
+            take. Default: they are an error.
     """
 
     files: Sequence[str]
@@ -48,6 +53,7 @@ class Shards(Labeled):
     mode: str = "RGB"
     workers: int = 2
     buffer: int = 1000
+    unreadable: UnreadablePictures | None = None
 
     def __repr__(self) -> str:
         return f"Shards({len(self):,} in {len(self.files):,} files, {len(self.classes):,} classes)"
@@ -57,9 +63,11 @@ class Shards(Labeled):
 
     @property
     def shape(self) -> torch.Size:
-        """Shape of one sample, (C, H, W); decodes the first picture."""
-        picture, _ = decode_sample(next(iter(raw_samples(self.files[:1]))), self.size, self.mode)
-        return torch.Size(picture.shape)
+        """Shape of one sample, (C, H, W); decodes the first picture that can be read."""
+        for sample in raw_samples(self.files):
+            with suppress(DamagedData):
+                return torch.Size(decode_sample(sample, self.size, self.mode)[0].shape)
+        raise DamagedData(f"none of {len(self)} pictures can be read, such as of {self.files[0]}")
 
     def take(self, index: Tensor) -> Tensor:
         """Refused: shards are streams.
@@ -110,11 +118,13 @@ def scan_labels(file: str) -> list[int]:
     Returns:
         One label per sample.
     """
+    split_name = require("webdataset.tariterators", extra="shards").base_plus_ext
     labels, keys = [], set()
     try:
         with tarfile.open(file, "r:") as archive:
             for entry in archive:
-                key, _, ending = entry.name.partition(".")
+                key, ending = split_name(entry.name)
+                ending = (ending or "").lower()  # as the library groups samples
                 if ending == "cls" and entry.isfile() and entry.size < 64:
                     content = archive.extractfile(entry)
                     labels.append(read_label(content.read() if content else None, f"{file}, {key}"))
@@ -136,6 +146,7 @@ def load_webdataset(
     mode: str = "RGB",
     workers: int = 2,
     buffer: int = 1000,
+    unreadable: float = 0.05,
 ) -> Split:
     """Tar files of the library `webdataset`: KEY.jpg (or png, webp) and KEY.cls per sample.
 
@@ -151,6 +162,9 @@ def load_webdataset(
         mode: "RGB" or "L" (gray).
         workers: processes that read and decode.
         buffer: samples of the shuffle buffer of each worker.
+        unreadable: share of the pictures that may be unreadable. Those of the test part are left
+            out; in training each is named in a warning when it is met, and another of its batch
+            takes its place. More than that, in any process, is an error.
 
     Returns:
         A training part that is streamed, and a test part in memory.
@@ -167,12 +181,27 @@ def load_webdataset(
     }
     test = named["test"] or named["val"] or files[-1:]
     train = named["train"] or [f for f in files if f not in test]
-    labels = torch.tensor([label for file in train for label in scan_labels(file)])
+    scanned = {file: scan_labels(file) for file in train}
+    train = [file for file in train if scanned[file]]  # writers may leave an empty one at the end
+    if not train:
+        raise DamagedData(f"{folder}: no sample in the training shards, of {', '.join(PICTURES)}")
+    labels = torch.tensor([label for file in train for label in scanned[file]])
     classes = _classes(folder, labels)
-    shards = Shards(train, labels, classes, size, mode, workers, buffer)
-    pictures = [decode_sample(sample, size, mode) for sample in _within(test, shards.shape)]
+    skipped = UnreadablePictures(unreadable, len(labels))
+    shards = Shards(train, labels, classes, size, mode, workers, buffer, skipped)
+    pictures = []
+    for sample in _within(test, shards.shape):
+        skipped.total += 1
+        try:
+            pictures.append(decode_sample(sample, size, mode))
+        except DamagedData as error:
+            skipped.add(sample_name(sample), str(error))
+    skipped.report()
+    if not pictures:
+        raise DamagedData(f"{folder}: no sample in the test shards, of {', '.join(PICTURES)}")
     images = torch.from_numpy(np.stack([picture for picture, _ in pictures]))
-    return Split(shards, ArrayDataset(images, torch.tensor([k for _, k in pictures]), classes))
+    held = ArrayDataset(images, torch.tensor([k for _, k in pictures]), classes)
+    return Split(shards, held, notes={"unreadable": skipped.paths} if skipped.paths else {})
 
 
 def _within(files: Sequence[str], shape: Sequence[int]) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -74,9 +75,8 @@ def classification(
     >>> result.confusion
     [[1, 0], [1, 1]]
     """
-    logits = torch.as_tensor(logits)
-    if logits.ndim == 1:
-        predicted = check_row_labels("predictions", logits, len(logits))
+    if np.ndim(logits) == 1:
+        predicted = logits = check_row_labels("predictions", logits, len(logits))
         labels = check_row_labels("labels", labels, len(predicted))
         count = int(max(predicted.max(), labels.max())) + 1
         if top:

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, RandomSampler
+from torch.utils.data import DataLoader, IterableDataset
 
 from .._reading import Unreadable, read_tensors
 from ..data.image_files import read_images
 from .feature_files import save_tensors
 from .fingerprints import data_hash, fingerprint, model_hash, tensor_bytes
-from .inputs import first_of
+from .inputs import check_in_order, collect_rows, first_of
 from .robustness.attacks import frozen
 
 Progress = Callable[[int, int], object]
@@ -59,7 +59,7 @@ def extract(
         model: with `features(x)` (a `Classifier`), or any module whose output is the feature.
         images: n samples: a tensor or array (n, ...), a list of them, a list of picture files of
             one size, a data set (with `take(index)`, or with items x or (x, label)), or a
-            DataLoader that does not shuffle.
+            DataLoader that does not shuffle (one of an IterableDataset is read into memory).
         flips: also extract the horizontally flipped pictures.
         transform: from stored pictures to the model's input (`data.Normalize`). Default: uint8
             pictures are scaled to [0, 1].
@@ -180,12 +180,7 @@ class _Loader:
     """Samples of a DataLoader, in its own batches."""
 
     def __init__(self, loader: DataLoader[Any]) -> None:
-        if isinstance(loader.sampler, RandomSampler):
-            raise ValueError(
-                "images: this DataLoader shuffles, so that features would not match labels; "
-                "make it with shuffle=False"
-            )
-        self.loader = loader
+        self.loader = check_in_order(loader)
 
     def __len__(self) -> int:
         return len(self.loader.dataset)  # type: ignore[arg-type]
@@ -200,7 +195,9 @@ class _Loader:
 
 def _samples(images: Any) -> _Rows | _Loader:
     if isinstance(images, DataLoader):
-        return _Loader(images)
+        if not isinstance(images.dataset, IterableDataset):
+            return _Loader(images)
+        images = collect_rows(images)  # a stream does not say how long it is
     if isinstance(images, (list, tuple)) and images and isinstance(images[0], (str, Path)):
         files = [str(path) for path in images]
         return _Rows(len(files), lambda rows: read_images([files[i] for i in rows.tolist()]))

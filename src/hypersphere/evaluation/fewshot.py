@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .inputs import check_features, check_row_labels
+from .inputs import check_features, check_row_labels, number_names
 from .results import Result, percent
 
 METHODS = ("baseline", "baseline++", "nearest_mean")
@@ -49,7 +50,7 @@ class FewShotResult(Result):
 
 def fewshot(
     features: Tensor,
-    labels: Tensor,
+    labels: Any,
     method: str = "baseline++",
     *,
     way: int = 5,
@@ -66,7 +67,7 @@ def fewshot(
 
     Args:
         features: (n, d).
-        labels: (n,).
+        labels: (n,) numbers or names.
         method: "baseline" trains scores w . x + b; "baseline++" scale * cos(w, x) (F.3, c = 2);
             "nearest_mean" compares with the class means by the cosine and trains nothing.
         way: classes per episode.
@@ -91,7 +92,7 @@ def fewshot(
     1.0
     """
     features = check_features("features", features).float()
-    labels = check_row_labels("labels", labels, len(features))
+    labels = check_row_labels("labels", number_names(labels)[0], len(features))
     if method not in METHODS:
         raise ValueError(f"unknown method {method!r}: one of {', '.join(METHODS)}")
     generator = torch.Generator().manual_seed(seed)

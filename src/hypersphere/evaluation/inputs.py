@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler
 
 
 def collect_rows(rows: Any) -> Tensor | None:
@@ -16,7 +17,7 @@ def collect_rows(rows: Any) -> Tensor | None:
 
     Args:
         rows: a tensor, an array, a list of rows or numbers, a data set (with `take(index)`, or with
-            items x or (x, label)), or a DataLoader of batches of them.
+            items x or (x, label)), or a DataLoader of batches of them, in order.
 
     Returns:
         (n, ...) cut off from any autograd graph; None for paths of pictures, which are no rows.
@@ -33,7 +34,8 @@ def collect_rows(rows: Any) -> Tensor | None:
     if isinstance(rows, (str, Path)):
         return None
     if isinstance(rows, DataLoader):
-        return torch.cat([torch.as_tensor(first_of(item)).detach() for item in rows])
+        loader = check_in_order(rows)
+        return torch.cat([torch.as_tensor(first_of(item)).detach() for item in loader])
     if hasattr(rows, "take") and hasattr(rows, "__len__"):
         return rows.take(torch.arange(len(rows))).detach()  # type: ignore[no-any-return]
     if isinstance(rows, (list, tuple)):
@@ -46,6 +48,37 @@ def collect_rows(rows: Any) -> Tensor | None:
         found = [torch.as_tensor(first_of(rows[i])).detach() for i in range(len(rows))]
         return torch.stack(found)
     return torch.as_tensor(rows)
+
+
+def check_in_order(loader: DataLoader[Any]) -> DataLoader[Any]:
+    """Refuse a DataLoader whose rows may come in another order than those of its data set.
+
+    Args:
+        loader: of anything.
+
+    Returns:
+        The loader.
+
+    Raises:
+        ValueError: if it shuffles, or has a sampler whose order nobody can tell.
+    """
+    batches: Any = loader.batch_sampler
+    # A loader with a batch sampler of its own still has `sampler`, and never asks it; BatchSampler
+    # by its exact type, as a class made from it may well order batches in a way of its own.
+    sampler: Any = loader.sampler if batches is None else getattr(batches, "sampler", None)
+    if loader.batch_size is None and type(sampler) is BatchSampler:
+        sampler = sampler.sampler  # whole batches are asked of the data set
+    in_order = isinstance(sampler, SequentialSampler) and type(batches) in (BatchSampler, NoneType)
+    in_order = in_order or isinstance(loader.dataset, IterableDataset)
+    if loader.num_workers > 0 and not getattr(loader, "in_order", True):
+        in_order = False  # workers may overtake one another
+    if not in_order:
+        raise ValueError(
+            "this DataLoader shuffles, or has a sampler whose order is unknown, so that features "
+            "would not match their labels: make it with shuffle=False and without a sampler (for "
+            "some of the rows, of a torch.utils.data.Subset)"
+        )
+    return loader
 
 
 def first_of(item: Any) -> Any:
@@ -131,6 +164,44 @@ def to_common_type(*features: Tensor) -> list[Tensor]:
     return [f.to(wide) for f in features]
 
 
+def number_names(*labels: Any) -> list[Any]:
+    """Names as whole numbers; the same name has the same number in all of them.
+
+    For labels that only say who is who: where a label is the number of a class, names cannot tell
+    which.
+
+    Args:
+        labels: of one set of rows each, such as probes and gallery: lists or arrays of texts, or of
+            numbers, which stay as they are.
+
+    Returns:
+        The labels, with names numbered in alphabetical order.
+
+    Raises:
+        ValueError: if some are names and others numbers.
+
+    >>> number_names(["eve", "ada", "eve"], ["bob", "eve"])
+    [tensor([2, 0, 2]), tensor([1, 2])]
+    """
+    named = [_example_name(one) is not None for one in labels]
+    if not any(named):
+        return list(labels)
+    if not all(named):
+        raise ValueError("labels: expected all names or numbers, not both; give one kind of them")
+    texts = [[str(name) for name in one] for one in labels]
+    number = {name: i for i, name in enumerate(sorted({name for one in texts for name in one}))}
+    return [torch.tensor([number[name] for name in one]) for one in texts]
+
+
+def _example_name(labels: Any) -> str | None:
+    """A label that is a text; None if there is none."""
+    if isinstance(labels, np.ndarray):
+        labels = labels.flatten().tolist() if labels.dtype.kind in "UO" else []
+    if not isinstance(labels, (list, tuple)):
+        return None
+    return next((label for label in labels if isinstance(label, str)), None)
+
+
 def check_row_labels(name: str, labels: Any, count: int) -> Tensor:
     """Refuse labels that are not one whole number per row.
 
@@ -142,6 +213,12 @@ def check_row_labels(name: str, labels: Any, count: int) -> Tensor:
     Returns:
         The labels (count,) as int64.
     """
+    example = _example_name(labels)
+    if example is not None:
+        raise ValueError(
+            f"{name}: expected whole numbers; got names, such as {example!r}: give the number of "
+            "each class"
+        )
     labels = torch.as_tensor(labels).detach()
     if labels.ndim != 1 or len(labels) != count:
         raise ValueError(

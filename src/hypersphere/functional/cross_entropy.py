@@ -97,8 +97,9 @@ def margin_logits(
     tensor([[1., 8.]])
     """
     check_shapes(features, weight, labels)
+    has_margin = not is_trivial(psi) or others_kind is not None or curriculum is not None
     if labels is not None:
-        check_soft_targets(labels, psi)
+        check_soft_targets(labels, has_margin)
         if labels.is_floating_point():
             labels = None
         else:
@@ -117,8 +118,7 @@ def margin_logits(
             logits = row_norm(z, keepdim=True) * angular(pairwise_cosine(z, w), kind, k)
             logits = logits if unit else logits * row_norm(w)
         logits, nearest = torch.unflatten(logits, 1, (w.shape[0] // subcenters, subcenters)).max(2)
-        changed = gradient == "caffe" or others_kind is not None or not is_trivial(psi)
-        if labels is not None and changed:
+        if labels is not None and (has_margin or gradient == "caffe"):
             valid = (labels != ignore_index)[:, None]
             safe = torch.where(valid, labels[:, None], 0)
             rows = w[(safe * subcenters + nearest.gather(1, safe))[:, 0]]
@@ -213,11 +213,12 @@ def margin_cross_entropy(
     count = weight.shape[0]
     check_weight(weight, unit, curriculum)
     check_options(labels, label_smoothing, sample, class_weight, count)
-    if labels.is_floating_point() and not is_trivial(psi):
-        if curriculum is not None or others_kind is not None or gradient == "caffe":
+    has_margin = not is_trivial(psi) or others_kind is not None or curriculum is not None
+    if labels.is_floating_point() and has_margin:
+        if curriculum is not None or gradient == "caffe":
             raise ValueError(
-                "soft targets (B, C) with a margin need gradient 'exact' or 'detached' and the "
-                "same g for all classes: give integer labels (B, M) with shares to the head's loss"
+                "soft targets (B, C) with a margin need gradient 'exact' or 'detached' and no "
+                "curriculum: give integer labels (B, M) with shares to the head's loss"
             )
         return soft_margin_cross_entropy(
             features,
@@ -231,6 +232,7 @@ def margin_cross_entropy(
             k=k,
             lam=lam,
             gradient=gradient,
+            others_kind=others_kind,
             class_weight=class_weight,
             reduction=reduction,
         )

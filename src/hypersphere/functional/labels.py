@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from .host import demand, known
-from .margins import Psi, is_trivial
 
 __all__ = [
     "check_labels",
@@ -119,9 +118,9 @@ def check_labels(labels: Tensor, count: int, ignore_index: int | None = None) ->
     demand(~wrong.any(), message)
 
 
-def check_soft_targets(labels: Tensor, psi: Psi) -> None:
+def check_soft_targets(labels: Tensor, has_margin: bool) -> None:
     """Raise an error if scores with a margin are asked for class probabilities."""
-    if labels.is_floating_point() and not is_trivial(psi):
+    if labels.is_floating_point() and has_margin:
         raise ValueError(
             "soft targets have no one target class for the margin to act on: give integer labels; "
             "`loss` takes soft targets, as the mean of the losses of their classes"

@@ -27,6 +27,7 @@ def soft_margin_cross_entropy(
     k: float | Tensor | None = None,
     lam: float | Tensor | None = None,
     gradient: Gradient = "exact",
+    others_kind: Angular | None = None,
     class_weight: Tensor | None = None,
     reduction: Reduction = "mean",
 ) -> Tensor:
@@ -53,6 +54,7 @@ def soft_margin_cross_entropy(
         k: curvature of the sigmoid activation.
         lam: the lambda of annealing. Default: none, the margin acts in full.
         gradient: "exact", or "detached" for a margin that is a constant.
+        others_kind: g of the classes that are not c. Default: `kind`.
         class_weight: (C,), a weight per class, as in torch's `cross_entropy`.
         reduction: "mean", "sum" or "none".
 
@@ -76,6 +78,8 @@ def soft_margin_cross_entropy(
         margin = length * target_level(cos, psi, kind, k, lam)
         if gradient == "detached":
             margin = plain + (margin - plain).detach()
+        if others_kind is not None:
+            plain = length * angular(cos, others_kind, k)
         if bias is not None:
             plain, margin = plain + bias, margin + bias
         total = torch.logsumexp(plain, 1, keepdim=True)

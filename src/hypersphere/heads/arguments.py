@@ -50,7 +50,15 @@ def slow_start(in_features: int) -> float:
 def weighted_penalty(
     penalty: Tensor, classes: Tensor, class_weight: Tensor | None, reduction: Reduction
 ) -> Tensor:
-    """The mean, sum or (B,) of a penalty per sample, weighted as the losses are."""
+    """The mean, sum or (B,) of a penalty per sample, weighted as the losses are.
+
+    `classes` are labels (B,), -1 for samples that do not count, or probabilities (B, C), whose mean
+    is over the samples as in torch's `cross_entropy`.
+    """
+    if classes.is_floating_point():
+        mass = classes.to(penalty)
+        mass = mass if class_weight is None else mass * class_weight.to(penalty)
+        return reduce(mass.sum(1) * penalty, None, reduction)
     own = (classes >= 0).to(penalty)
     if class_weight is not None:
         own = own * class_weight.to(penalty)[classes.clamp_min(0)]

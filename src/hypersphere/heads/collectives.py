@@ -19,6 +19,7 @@ __all__ = [
     "concatenate",
     "gather_batch",
     "gather_rows",
+    "joint_sum",
     "logsumexp_over",
     "own_rows",
     "row_counts",
@@ -167,6 +168,14 @@ def own_rows(x: Tensor, counts: list[int], factor: float, group: Group) -> Tenso
 def sum_over(x: Tensor, group: Group) -> Tensor:
     """Sum over the processes, alike on all."""
     return _apply(_Sum, x, group)
+
+
+def joint_sum(x: Tensor, sync: bool) -> Tensor:
+    """Sum over all processes where `sync` asks for it and there are several; no gradient."""
+    if sync and dist.is_available() and dist.is_initialized():
+        x = x.clone()
+        dist.all_reduce(x)
+    return x
 
 
 def logsumexp_over(x: Tensor, group: Group) -> Tensor:

@@ -10,6 +10,7 @@ from torch import Tensor
 from ..functional.cross_entropy import Gradient
 from ..registry import register
 from .arguments import chosen_scale, plain_number, slow_start
+from .collectives import joint_sum
 from .margin import MarginHead
 from .margin_values import MarginValue, make_held_margin
 
@@ -41,6 +42,7 @@ class CurricularFaceHead(MarginHead):
     """
 
     t: Tensor
+    sync = False  # whether a batch is that of all processes; `training.synchronize` turns it on
 
     def __init__(
         self,
@@ -95,7 +97,7 @@ class CurricularFaceHead(MarginHead):
         super().observe(features, classes, target_cosines)
         counts = classes >= 0
         cosines = target_cosines().to(self.t)
-        mean = torch.where(
-            counts, cosines, torch.zeros_like(cosines)
-        ).sum() / counts.sum().clamp_min(1)
-        self.t.copy_(torch.where(counts.any(), self.t.lerp(mean, self.momentum), self.t))
+        own = torch.where(counts, cosines, torch.zeros_like(cosines)).sum()
+        number, total = joint_sum(torch.stack([counts.sum().to(own), own]), self.sync)
+        mean = total / number.clamp_min(1)
+        self.t.copy_(torch.where(number > 0, self.t.lerp(mean, self.momentum), self.t))

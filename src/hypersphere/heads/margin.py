@@ -276,7 +276,8 @@ class MarginHead(nn.Module):
         penalty = self.penalty(features)
         if penalty is None:
             return loss
-        return loss + weighted_penalty(penalty, classes, class_weight, reduction)
+        targets = labels if soft else classes
+        return loss + weighted_penalty(penalty, targets, class_weight, reduction)
 
     def bound_margin(self, features: Tensor, labels: Tensor, ignore_index: int = -100) -> Psi:
         """The margin that a batch has: `head.margin`, or what that makes of the batch.

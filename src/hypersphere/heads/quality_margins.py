@@ -12,6 +12,7 @@ from ..functional.angles import row_norm
 from ..functional.margins import Margin
 from ..ranges import Range
 from ..registry import register
+from .collectives import joint_sum
 
 __all__ = ["AdaptiveMargin", "MagnitudeMargin"]
 
@@ -41,6 +42,7 @@ class AdaptiveMargin(nn.Module):
 
     mean: Tensor
     std: Tensor
+    sync = False  # whether a batch is that of all processes; `training.synchronize` turns it on
 
     def __init__(
         self,
@@ -83,9 +85,10 @@ class AdaptiveMargin(nn.Module):
             labels: (B,) integers; samples below 0 do not count.
         """
         norms, counts = _norms(features).clamp(1e-3, 100), (labels >= 0).float()
-        number = counts.sum()
-        mean = (norms * counts).sum() / number.clamp_min(1)
-        square = ((norms - mean).square() * counts).sum() / (number - 1).clamp_min(1)
+        number, total = joint_sum(torch.stack([counts.sum(), (norms * counts).sum()]), self.sync)
+        mean = total / number.clamp_min(1)
+        distances = joint_sum(((norms - mean).square() * counts).sum(), self.sync)
+        square = distances / (number - 1).clamp_min(1)
         self.mean.copy_(
             torch.where(number > 0, self.mean.lerp(mean.to(self.mean), self.momentum), self.mean)
         )

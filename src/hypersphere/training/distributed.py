@@ -186,7 +186,8 @@ class SyncedBatchNorm(nn.modules.batchnorm._BatchNorm):
 
 
 def synchronize(model: nn.Module) -> nn.Module:
-    """Make statistics those of the global batch, in place: BatchNorm's, and running patch norms.
+    """Make statistics those of the global batch, in place: BatchNorm's, running patch norms, and
+    what a head remembers of its batches.
 
     Args:
         model: the network; the same on every process.
@@ -201,6 +202,8 @@ def synchronize(model: nn.Module) -> nn.Module:
         if isinstance(module, (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)):
             # The same object with another class keeps parameters, buffers, hooks and references.
             module.__class__ = SyncedBatchNorm  # type: ignore[assignment]
+        elif getattr(module, "shard", None) is not None:
+            pass  # such a head joins the batches of all processes itself
         elif hasattr(module, "sync"):
             module.sync = True  # type: ignore[assignment]
         else:

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 from ...functional.angles import normalize
 from ..extraction import extract
-from ..inputs import check_features, first_of
+from ..inputs import check_features, collect_rows, first_of
 from .gallery_error import GalleryError
 
 
@@ -36,6 +36,8 @@ def unit_features(
     Returns:
         (n, d) float32.
     """
+    if isinstance(samples, DataLoader) and isinstance(samples.dataset, IterableDataset):
+        samples = collect_rows(samples)  # a stream has no first sample to look at
     shape = _shape(samples)
     found: Any = samples
     if shape is None or len(shape) != 1:

@@ -9,12 +9,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...functional.angles import normalize
-from ..inputs import check_features, check_row_labels, check_two_classes, to_common_type
+from ..inputs import (
+    check_features,
+    check_row_labels,
+    check_two_classes,
+    number_names,
+    to_common_type,
+)
 from ..results import Result, percent
 from .roc import FARS, Roc
 from .verification import FarPoint, describe, tar_at_fars
@@ -55,9 +62,9 @@ class AllPairsResult(Result):
 
 def all_pairs(
     features: Tensor,
-    labels: Tensor,
+    labels: Any,
     others: Tensor | None = None,
-    other_labels: Tensor | None = None,
+    other_labels: Any = None,
     *,
     fars: Sequence[float] = FARS,
     bins: int = BINS,
@@ -69,7 +76,7 @@ def all_pairs(
 
     Args:
         features: (n, d).
-        labels: (n,).
+        labels: (n,) numbers or names.
         others: (m, d). Default: the features themselves, each pair once.
         other_labels: (m,).
         fars: false accept rates; a rate with fewer than 1/rate negatives is refused.
@@ -85,6 +92,10 @@ def all_pairs(
     (1.0, 2, 4)
     """
     features = normalize(check_features("features", features))
+    if others is None or other_labels is None:
+        (labels,) = number_names(labels)
+    else:
+        labels, other_labels = number_names(labels, other_labels)
     labels = check_row_labels("labels", labels, len(features))
     if others is None:
         check_two_classes("labels", labels)

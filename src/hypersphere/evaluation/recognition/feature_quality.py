@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ...functional.angles import normalize
-from ..inputs import check_features, check_row_labels
+from ..inputs import check_features, check_row_labels, number_names
 from ..results import Result, percent
 
 REJECTED = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5)
@@ -51,7 +51,7 @@ def quality_by_norm(
 
     Args:
         features: (n, d), not normalized.
-        labels: (n,) who they are.
+        labels: (n,) who they are: numbers or names.
         rejected: shares of the samples with lowest quality that are left out (failures to enroll).
         quality: (n,) quality of each sample. Default: the norm of its feature.
 
@@ -59,7 +59,7 @@ def quality_by_norm(
         Correlation and errors; `reports.figures.quality_against_norm` draws it.
     """
     rows = check_features("features", features)
-    people = check_row_labels("labels", labels, len(rows))
+    people = check_row_labels("labels", number_names(labels)[0], len(rows))
     counts = torch.bincount(people.unique(return_inverse=True)[1])
     index = people.unique(return_inverse=True)[1]
     several = counts[index] > 1

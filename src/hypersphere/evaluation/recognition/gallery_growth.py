@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ...functional.angles import normalize
-from ..inputs import check_features, check_row_labels, to_common_type
+from ..inputs import check_features, check_row_labels, number_names, to_common_type
 from ..results import Result, percent, round_up
 from .thresholds import check_rate, fit_threshold
 
@@ -25,9 +25,11 @@ class GrowthPoint:
     Args:
         people: number of people in the gallery.
         threshold: at the false-accept rate of a search among them; mean over the drawn galleries.
-        found: share of the known who are nearest to themselves and accepted.
-        deviation: of `found` over the drawn galleries; NaN for one.
+        found: share of the known who are nearest to themselves and accepted; mean over the drawn
+            galleries that have known people, NaN where none has.
+        deviation: of `found` over these galleries; NaN for one.
         rank_1: share of the known who are nearest to themselves, accepted or not.
+        galleries: how many of the drawn galleries have known people.
     """
 
     people: int
@@ -35,6 +37,7 @@ class GrowthPoint:
     found: float
     deviation: float
     rank_1: float
+    galleries: int
 
 
 @dataclass
@@ -54,11 +57,18 @@ class GalleryGrowthResult(Result):
     draws: int
 
     def header(self) -> Sequence[str]:
-        return "people", "threshold", f"found at FAR {self.far:g}", "deviation", "rank-1"
+        return (
+            "people",
+            "threshold",
+            f"found at FAR {self.far:g}",
+            "deviation",
+            "rank-1",
+            "galleries",
+        )
 
     def rows(self) -> Iterator[Sequence[object]]:
         for p in self.points:
-            cells = percent(p.found), percent(p.deviation), percent(p.rank_1)
+            cells = percent(p.found), percent(p.deviation), percent(p.rank_1), p.galleries
             yield f"{p.people:,}", round_up(p.threshold), *cells
 
 
@@ -80,7 +90,7 @@ def error_by_gallery_size(
     Args:
         probes: (P, d), of people of the gallery and of unknown ones.
         gallery: (G, d), one or more features per person.
-        probe_ids: (P,) who the probes are.
+        probe_ids: (P,) who the probes are: numbers or names.
         gallery_ids: (G,) who the gallery features are.
         far: share of the unknown probes that may be named.
         sizes: numbers of people. Default: 10, 20, 50, 100, ... and all.
@@ -93,6 +103,7 @@ def error_by_gallery_size(
     probes = normalize(check_features("probes", probes))
     gallery = normalize(check_features("gallery", gallery, probes.shape[1]))
     probes, gallery = to_common_type(probes, gallery)
+    probe_ids, gallery_ids = number_names(probe_ids, gallery_ids)
     ids = check_row_labels("probe_ids", probe_ids, len(probes))
     owners = check_row_labels("gallery_ids", gallery_ids, len(gallery))
     people, owner = owners.unique(return_inverse=True)
@@ -112,11 +123,11 @@ def error_by_gallery_size(
         draws = 1 if size == len(people) else DRAWS
         samples = [_draw(best, known, mine, size, far, generator) for _ in range(draws)]
         threshold, found, rank = torch.tensor(samples, dtype=torch.float64).T
-        spread = float(found.std()) if draws > 1 else math.nan
-        points.append(
-            GrowthPoint(size, float(threshold.mean()), float(found.mean()), spread,
-                        float(rank.mean()))
-        )  # fmt: skip
+        asked = found.isfinite()  # a small gallery may have none of the known people in it
+        found, rank = found[asked], rank[asked]
+        spread = float(found.std()) if len(found) > 1 else math.nan
+        means = float(threshold.mean()), float(found.mean()), spread, float(rank.mean())
+        points.append(GrowthPoint(size, *means, len(found)))
     return GalleryGrowthResult(far, points, int((~known).sum()), DRAWS)
 
 

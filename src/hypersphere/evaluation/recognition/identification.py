@@ -10,13 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from ...functional.angles import normalize
-from ..inputs import check_features, check_row_labels, to_common_type
+from ..inputs import check_features, check_row_labels, number_names, to_common_type
 from ..results import Result, percent, wilson_interval
 from .search import get_search
 
@@ -59,8 +60,8 @@ class IdentificationResult(Result):
 def identification(
     probes: Tensor,
     gallery: Tensor,
-    probe_ids: Tensor,
-    gallery_ids: Tensor,
+    probe_ids: Any,
+    gallery_ids: Any,
     distractors: Tensor | None = None,
     ranks: Sequence[int] = (1, 5, 10),
     *,
@@ -73,7 +74,7 @@ def identification(
     Args:
         probes: (P, d); every probe has at least one mate in the gallery.
         gallery: (G, d).
-        probe_ids: (P,) who the probes are.
+        probe_ids: (P,) who the probes are: numbers or names.
         gallery_ids: (G,) who the gallery features are.
         distractors: (D, d) features of people who are nobody in the gallery. Default: none.
         ranks: which rank-k accuracies to report.
@@ -95,6 +96,8 @@ def identification(
     """
     probes = normalize(check_features("probes", probes))
     gallery = normalize(check_features("gallery", gallery, probes.shape[1]))
+    given = probe_ids
+    probe_ids, gallery_ids = number_names(probe_ids, gallery_ids)
     probe_ids = check_row_labels("probe_ids", probe_ids, len(probes))
     gallery_ids = check_row_labels("gallery_ids", gallery_ids, len(gallery))
     if distractors is None:
@@ -108,8 +111,9 @@ def identification(
     sizes = _sizes(sizes, len(distractors))
     absent = (~torch.isin(probe_ids, gallery_ids)).nonzero().flatten()
     if len(absent):
+        first = int(absent[0])
         raise ValueError(
-            f"probe {int(absent[0])} (id {int(probe_ids[absent[0]])}) has nobody of its id in the "
+            f"probe {first} (id {_plain(given[first])!r}) has nobody of its id in the "
             f"gallery ({len(absent)} such probes); for unknown people use open_set_identification"
         )
     if protocol not in ("gallery", "megaface"):
@@ -141,7 +145,7 @@ def identification(
 
 
 def divide(
-    features: Tensor, labels: Tensor, unknown: float = 0.0
+    features: Tensor, labels: Any, unknown: float = 0.0
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Divide labeled features into a gallery and probes.
 
@@ -149,7 +153,7 @@ def divide(
 
     Args:
         features: (n, d).
-        labels: (n,).
+        labels: (n,) numbers, or names, which are numbered in alphabetical order.
         unknown: this share of the classes, the last ones, stays out of the gallery: all their
             samples are probes of unknown people.
 
@@ -163,7 +167,7 @@ def divide(
     """
     if not 0 <= unknown < 1:
         raise ValueError(f"unknown: expected a share of the classes in [0, 1); got {unknown}")
-    labels = check_row_labels("labels", labels, len(features))
+    labels = check_row_labels("labels", number_names(labels)[0], len(features))
     classes = labels.unique()
     known = classes[: len(classes) - round(unknown * len(classes))]
     order = labels.argsort(stable=True)
@@ -178,6 +182,11 @@ def divide(
     if not bool(rest.any()):
         raise ValueError("every class has one sample: no probe is left")
     return features[rest], features[gallery], labels[rest], labels[gallery]
+
+
+def _plain(label: Any) -> Any:
+    """A label as Python writes it, also one of a tensor or an array."""
+    return label.item() if hasattr(label, "item") else label
 
 
 def _sizes(sizes: Sequence[int] | None, available: int) -> list[int]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ...functional.angles import normalize
-from ..inputs import check_features, check_row_labels
+from ..inputs import check_features, check_row_labels, number_names
 from ..results import Result, round_up
 from .templates import templates
 from .thresholds import Threshold, fit_threshold
@@ -18,6 +18,7 @@ from .thresholds import Threshold, fit_threshold
 MOST_PEOPLE = 4096  # of a gallery that impostors are searched in
 MOST_PAIRS = 1 << 20  # scores of pairs that a threshold is fitted on, evenly drawn
 PAIRS_AT_ONCE = 1 << 16
+ROWS_AT_ONCE = 1 << 10
 FARS = (1e-1, 1e-2, 1e-3, 1e-4)
 
 
@@ -26,7 +27,7 @@ def impostor_searches(features: Any, labels: Any, seed: int = 0) -> Tensor:
 
     Args:
         features: (P, d), of people who were not trained on.
-        labels: (P,) who they are.
+        labels: (P,) who they are: numbers or names.
         seed: seed of the choice where there are very many people.
 
     Returns:
@@ -36,21 +37,26 @@ def impostor_searches(features: Any, labels: Any, seed: int = 0) -> Tensor:
     [[0.0, 0.0], [0.0, 0.0], [0.0, 0.0]]
     """
     features = normalize(check_features("features", features))
-    labels = check_row_labels("labels", labels, len(features))
+    labels = check_row_labels("labels", number_names(labels)[0], len(features))
     people, index = labels.unique(return_inverse=True)
     if len(people) < 2:
         raise ValueError(f"labels: all are of {len(people)} person; impostors need several")
     gallery = normalize(templates(features, index))
-    scores = features @ gallery.T
     if len(people) > MOST_PEOPLE:
         generator = torch.Generator().manual_seed(seed)
         chosen = torch.randperm(len(people), generator=generator)[:MOST_PEOPLE]
     else:
         chosen = torch.arange(len(people))
-    # Leave the own column out; a sample whose person is not among the columns loses the last one.
-    others = chosen.expand(len(features), -1) != index.unsqueeze(1)
-    others[:, -1] &= ~others.all(1)
-    return scores[:, chosen][others].view(len(features), -1)
+    gallery = gallery[chosen]
+    found = features.new_empty(len(features), len(chosen) - 1)
+    for start in range(0, len(features), ROWS_AT_ONCE):  # the result alone may fill the memory
+        rows = slice(start, start + ROWS_AT_ONCE)
+        # Leave the own column out; a sample whose person is not among them loses the last one.
+        others = chosen != index[rows].unsqueeze(1)
+        others[:, -1] &= ~others.all(1)
+        scores = features[rows] @ gallery.T
+        found[rows] = scores[others].view(len(scores), -1)
+    return found
 
 
 def impostor_pairs(features: Any, labels: Any, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -58,7 +64,7 @@ def impostor_pairs(features: Any, labels: Any, seed: int = 0) -> tuple[Tensor, T
 
     Args:
         features: (P, d), of people who were not trained on.
-        labels: (P,) who they are.
+        labels: (P,) who they are: numbers or names.
         seed: seed of the choice where there are more than `MOST_PAIRS` pairs.
 
     Returns:
@@ -69,7 +75,7 @@ def impostor_pairs(features: Any, labels: Any, seed: int = 0) -> tuple[Tensor, T
     ([0.0, 0.0], [[4, 7], [4, 7]])
     """
     features = normalize(check_features("features", features))
-    labels = check_row_labels("labels", labels, len(features))
+    labels = check_row_labels("labels", number_names(labels)[0], len(features))
     n = len(features)
     if n * (n - 1) // 2 <= 2 * MOST_PAIRS:
         first, second = torch.triu_indices(n, n, 1)
@@ -132,7 +138,7 @@ def fit_thresholds(
 
     Args:
         features: (P, d).
-        labels: (P,) who they are.
+        labels: (P,) who they are: numbers or names.
         fars: false-accept rates; those with too few impostors are refused.
         gallery_size: number of people that are searched; 1 is verification.
         flips: what the features are made of, for the record.
@@ -140,6 +146,7 @@ def fit_thresholds(
     Returns:
         The thresholds, and what was refused.
     """
+    (labels,) = number_names(labels)
     if gallery_size == 1:
         scores, groups = impostor_pairs(features, labels)
     else:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...functional.angles import normalize
-from ..inputs import check_features, check_row_labels, to_common_type
+from ..inputs import check_features, check_row_labels, number_names, to_common_type
 from ..results import Result, percent, round_up
 from .search import get_search
 from .thresholds import just_above
@@ -71,8 +72,8 @@ class OpenSetResult(Result):
 def open_set_identification(
     probes: Tensor,
     gallery: Tensor,
-    probe_ids: Tensor,
-    gallery_ids: Tensor,
+    probe_ids: Any,
+    gallery_ids: Any,
     *,
     fars: Sequence[float] = (1e-1, 1e-2, 1e-3),
     rank: int = 1,
@@ -88,7 +89,7 @@ def open_set_identification(
     Args:
         probes: (P, d), known and unknown ones.
         gallery: (G, d).
-        probe_ids: (P,) who the probes are.
+        probe_ids: (P,) who the probes are: numbers or names.
         gallery_ids: (G,) who the gallery features are.
         fars: false-alarm rates in (0, 1].
         rank: a mate within this rank counts as found.
@@ -107,6 +108,7 @@ def open_set_identification(
     probes = normalize(check_features("probes", probes))
     gallery = normalize(check_features("gallery", gallery, probes.shape[1]))
     probes, gallery = to_common_type(probes, gallery)
+    probe_ids, gallery_ids = number_names(probe_ids, gallery_ids)
     probe_ids = check_row_labels("probe_ids", probe_ids, len(probes))
     gallery_ids = check_row_labels("gallery_ids", gallery_ids, len(gallery))
     known = torch.isin(probe_ids, gallery_ids)

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...functional.angles import normalize
-from ..inputs import check_features, check_row_labels, check_two_classes, to_common_type
+from ..inputs import (
+    check_features,
+    check_row_labels,
+    check_two_classes,
+    number_names,
+    to_common_type,
+)
 from ..results import Result, percent
 from .search import get_search
 
@@ -45,11 +52,11 @@ class RetrievalResult(Result):
 
 def retrieval(
     features: Tensor,
-    labels: Tensor,
+    labels: Any,
     ks: Sequence[int] = (1, 5, 10),
     *,
     gallery: Tensor | None = None,
-    gallery_labels: Tensor | None = None,
+    gallery_labels: Any = None,
     backend: str = "torch",
 ) -> RetrievalResult:
     """Recall@k, R-precision and MAP@R by cosine.
@@ -61,7 +68,7 @@ def retrieval(
 
     Args:
         features: (n, d), the queries.
-        labels: (n,).
+        labels: (n,) numbers or names.
         ks: the k of recall@k.
         gallery: (N, d) items to search. Default: the other queries.
         gallery_labels: (N,).
@@ -75,6 +82,10 @@ def retrieval(
     1.0
     """
     features = normalize(check_features("features", features))
+    if gallery is None or gallery_labels is None:
+        (labels,) = number_names(labels)
+    else:
+        labels, gallery_labels = number_names(labels, gallery_labels)
     labels = check_two_classes("labels", check_row_labels("labels", labels, len(features)))
     alone = gallery is None
     if gallery is None:
