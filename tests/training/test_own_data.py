@@ -114,3 +114,29 @@ def test_the_end_of_training_keeps_other_thresholds(open_set):
     kept = json.loads(path.read_text())["thresholds"]
     assert (7, 0.33) in [(t["gallery_size"], t["far"]) for t in kept]
     assert len(kept) == len(record["thresholds"])
+
+
+@pytest.mark.parametrize("name", ["split.json", "normalize.json", "run.json"])
+def test_damaged_records_are_named(open_set, name, capsys):
+    root, run = open_set
+    path = run / name
+    if name == "normalize.json":
+        path.write_text('{"mean": "black"}')
+        config = json.loads((run / "run.json").read_text())
+        config["config"]["data"]["normalize"] = "channel"
+        config.pop("checksum")
+        (run / "run.json").write_text(json.dumps(config))
+    elif name == "split.json":
+        path.write_bytes(path.read_bytes()[:20])
+    else:
+        record = json.loads(path.read_text())
+        record["data"]["parts"] = {"train": -1}
+        record.pop("checksum")
+        path.write_text(json.dumps(record))
+    with pytest.raises(ValueError, match=f"{name} is damaged"):
+        TrainedRun.open(run).normalize if name == "normalize.json" else parts(run)
+    if name != "normalize.json":
+        more = ["--data.options.protocol", "open_set", "--train.steps", "4"]
+        assert train(root, run, *more, "--resume", str(run)) != 0
+        told = capsys.readouterr().err
+        assert f"{name} is damaged" in told and "Traceback" not in told

@@ -18,7 +18,7 @@ from ...data import Normalize
 from ..config import DataConfig
 from .checkpoint import RunError
 from .folder import RunFolder
-from .records import read_record
+from .records import data_of_run, read_record
 
 __all__ = ["as_started", "check_classes", "describe_data", "differs", "keep_data"]
 __all__ += ["kept_normalization"]
@@ -117,7 +117,10 @@ def check_classes(loaders: Any, folder: Path) -> None:
     Raises:
         RunError: names some of the classes that came or went.
     """
-    before = read_record(folder / "run.json").get("data", {}).get("classes", [])
+    details = read_record(folder / "run.json")
+    if "data" not in details:  # of an earlier version
+        return
+    _, before = data_of_run(details, folder / "run.json")
     now = list(map(str, loaders.split.classes))
     if now == before:
         return
@@ -140,8 +143,7 @@ def differs(loaders: Any, folder: Path) -> str:
     Returns:
         A sentence; empty if nothing is, or an earlier version kept no numbers.
     """
-    parts = read_record(folder / "run.json").get("data", {}).get("parts", {})
-    for name, before in parts.items():
+    for name, before in _parts(folder / "run.json").items():
         now = _summary(getattr(loaders.split, name))
         if now != before:
             counts = f"{before['samples']:,} samples then, {now['samples']:,} now"
@@ -152,6 +154,18 @@ def differs(loaders: Any, folder: Path) -> str:
     ):
         return f"the pictures of {folder} have changed since it started: their mean is another"
     return ""
+
+
+def _parts(path: Path) -> dict[str, dict[str, Any]]:
+    """What run.json says of the parts; nothing where an earlier version kept nothing."""
+    data = read_record(path).get("data")
+    parts = data.get("parts", {}) if isinstance(data, dict) else {}
+    if not isinstance(parts, dict) or not all(
+        name in ("train", "test") and isinstance(part, dict) and type(part.get("samples")) is int
+        for name, part in parts.items()
+    ):
+        raise RunError(f"{path} is damaged: data.parts has to count the samples of train and test")
+    return parts
 
 
 def _alike(before: Any, now: Any) -> bool:

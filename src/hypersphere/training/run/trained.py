@@ -117,12 +117,12 @@ class TrainedRun:
     @cached_property
     def loaders(self) -> Any:
         """The run's own data, read again, with the people divided as they were."""
-        found = make_loaders(as_started(self.config.data, self.folder), self.config.seed)
         try:
+            found = make_loaders(as_started(self.config.data, self.folder), self.config.seed)
             check_classes(found, self.folder)
-        except RunError as error:
+            change = differs(found, self.folder)
+        except RunError as error:  # other data, or a damaged record of them
             raise ValueError(str(error)) from None
-        change = differs(found, self.folder)
         if change:
             message = f"{change}; its test part may hold samples that it was trained on"
             warnings.warn(message, stacklevel=3)
@@ -135,7 +135,10 @@ class TrainedRun:
         if name in ("unit", "symmetric"):
             return data.Normalize.named(name)
         # Fitted anew only for runs of earlier versions, which did not keep it.
-        return kept_normalization(self.folder) or self.loaders.normalize
+        try:
+            return kept_normalization(self.folder) or self.loaders.normalize
+        except RunError as error:
+            raise ValueError(str(error)) from None
 
     def transform(self, images: Tensor) -> Tensor:
         """Crop as in testing, then normalize.
