@@ -287,6 +287,19 @@ def test_a_config_that_was_changed_after_the_run_wrote_it_is_not_resumed(tmp_pat
     assert command.main(["--resume", str(folder), "--train.steps", "5"]) == 0
 
 
+def test_a_run_goes_on_for_another_row_of_a_table(tmp_path):
+    """Two claims may ask for the same run: what the text prints beside it changes no number."""
+    quoted = {"source": "Table 2.8", "row": "m=4", "value": 95.0}
+    config = small_config(train=TrainConfig(steps=2, quiet=True), dissertation=quoted)
+    run(config, tmp_path / "run")
+    again = small_config(
+        train=TrainConfig(steps=4, quiet=True), dissertation={**quoted, "source": "Table 2.9"}
+    )
+    run(again, tmp_path / "run", resume=True)
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert record["config"]["dissertation"]["source"] == "Table 2.9"
+
+
 def test_resumed_after_damage_is_the_uninterrupted_run(tmp_path, capsys):
     """12 steps in one go, against 8, a damaged newest checkpoint, and on from 6."""
     run(small_config(), tmp_path / "whole")

@@ -34,6 +34,7 @@ MAY_CHANGE = (
     "fabric",
     "run",
     "parts",
+    "dissertation",  # what the text says of the run, not what the run does
 )
 FROM_DATA = ("model.in_channels", "model.image_size")
 
