@@ -140,7 +140,7 @@ class Comparison:
                 values[seed] = self._value(how, kind, self.metric, method.name)
             method.seconds[seed] = how.seconds
             self.ended[method.name, seed] = how
-            self._say(run.name, method.last[seed], how)
+            self._say(run.name, self.metric, method.last[seed], how)
             self._record()
 
         run_all(planned, self.arguments.jobs, note)
@@ -168,7 +168,7 @@ class Comparison:
             value = self._value(how, kind, metric, method.name)
             self.tuning_seconds += how.seconds
             method.tuning.append({"values": values, "metric": metric, "value": value})
-            self._say(run.name, value, how)
+            self._say(run.name, metric, value, how)
 
         run_all(planned, self.arguments.jobs, note)
         for method, grid in zip(self.methods, self.grids, strict=True):
@@ -206,9 +206,9 @@ class Comparison:
             return None
         return metric_value(how.summary, kind, metric, name)
 
-    def _say(self, name: str, value: float | None, how: Ended) -> None:
+    def _say(self, name: str, metric: str, value: float | None, how: Ended) -> None:
         self.done += 1
-        result = "not converged" if value is None else f"{self.metric} {value:.4f}"
+        result = "not converged" if value is None else f"{metric} {value:.4f}"
         if how.before:
             return
         self.fresh += 1
