@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from .numbers import constant
 from .workspace import Workspace
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ class TiledArcsin(TiledActivation):
     factors = (2 / math.pi, 2 / math.pi)
 
     def __init__(self, like: Tensor, eps: float) -> None:
-        self.above_one = like.new_full((), 1 + eps)
+        self.above_one = constant(1 + eps, like.device, like.dtype)
 
     def value(self, c: Tensor, new: Workspace) -> Tensor:
         return torch.asin(c, out=new())

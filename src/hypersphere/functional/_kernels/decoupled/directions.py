@@ -15,6 +15,8 @@ from torch import Tensor
 from ...angles import normalize
 from .accelerated import accelerated_rows
 from .convolution import is_traced
+from .numbers import constant
+from .routes import route
 
 __all__ = ["unit_rows"]
 
@@ -56,5 +58,11 @@ class _UnitRows(torch.autograd.Function):
             (result,) = torch.autograd.grad(normalize(rows), [rows], grad, create_graph=True)
             return result
         # (g - (g.u) u) / |w| with u = w / |w|, Eq. 4.17.
+        if route(rows) != "tiled":  # torch has it as a single kernel, for its weight norm
+            lengths = constant(1.0, norm.device, norm.dtype, norm.shape)
+            found: Tensor = torch.ops.aten._weight_norm_interface_backward(
+                grad.contiguous(), rows.contiguous(), lengths, norm, 0
+            )[0]
+            return found
         inner = torch.bmm(grad.unsqueeze(1), unit.unsqueeze(2)).squeeze(2)
         return torch.addcmul(grad, unit, inner, value=-1).div_(norm)

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import torch
 from torch import Tensor
 
+from .numbers import constant
 from .workspace import Workspace
 
 if TYPE_CHECKING:
@@ -165,10 +166,12 @@ class FilterLengths(_Lengths):
         """h(n) of one tile, over what `factor` holds of it."""
         return self.function.value(self.norm[rows], self.alpha, self.beta, self.radius)
 
-    def terms(self, t: Tensor, rows: slice, new: Workspace) -> tuple[Tensor, Tensor, Tensor]:
+    def terms(
+        self, t: Tensor, rows: slice, new: Workspace, h: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """t h', t dh/drho and r(n) of one tile, over what `factor` and `gradients` hold of them.
 
-        The caller writes into the first and the last.
+        The caller writes into the first and the last. h is `h(rows)` if it was kept.
         """
         settings = (self.norm[rows], self.alpha, self.beta, self.radius)
         ratio, slope, of_radius = self.function.ratio_and_slopes(*settings)
@@ -211,20 +214,31 @@ class _OverAlpha(FilterLengths):
     def inverse(self) -> Tensor:
         return self.floored.reciprocal()
 
+    def over_radius(self, value: Tensor, out: Tensor, new: Workspace) -> Tensor:
+        """value / rho; a product is faster, but one launch more, see whole.py."""
+        if new.fresh:
+            return torch.div(value, self.radius, out=out)
+        return torch.mul(value, self.inverse_radius, out=out)
+
     def radius_gradient(self, sums: Tensor, radius: Tensor, factor: float) -> Tensor:
-        return sums / radius * -factor
+        return torch.addcdiv(constant(0.0, sums.device, sums.dtype), sums, radius, value=-factor)
 
 
 class TiledBall(_OverAlpha):
     """h = min(n / rho, 1)."""
 
     def h(self, rows: slice, new: Workspace) -> Tensor:
-        return torch.mul(self.norm[rows], self.inverse_radius, out=new()).clamp_max_(1)
+        return self.over_radius(self.floored[rows], new(), new).clamp_max_(1)
 
-    def terms(self, t: Tensor, rows: slice, new: Workspace) -> tuple[Tensor, Tensor, Tensor]:
+    def terms(
+        self, t: Tensor, rows: slice, new: Workspace, h: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         n = self.norm[rows]
-        through = torch.le(n, self.radius, out=new()).mul_(t).mul_(self.inverse_radius)
+        through = torch.le(n, self.radius, out=new()).mul_(t)
+        through = self.over_radius(through, through, new)
         of_radius = torch.mul(through, n, out=new())
+        if h is not None:
+            return through, of_radius, torch.div(h, self.floored[rows], out=new())
         return through, of_radius, torch.maximum(n, self.radius, out=new()).reciprocal_()
 
 
@@ -232,26 +246,36 @@ class TiledTanhLength(_OverAlpha):
     """h = tanh(n / rho)."""
 
     def h(self, rows: slice, new: Workspace) -> Tensor:
-        return torch.mul(self.norm[rows], self.inverse_radius, out=new()).tanh_()
+        return self.over_radius(self.floored[rows], new(), new).tanh_()
 
-    def terms(self, t: Tensor, rows: slice, new: Workspace) -> tuple[Tensor, Tensor, Tensor]:
+    def terms(
+        self, t: Tensor, rows: slice, new: Workspace, h: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         n = self.norm[rows]
-        tanh = torch.mul(self.floored[rows], self.inverse_radius, out=new()).tanh_()
+        tanh = self.h(rows, new) if h is None else h
         through = torch.ops.aten.tanh_backward.grad_input(t, tanh, grad_input=new())
-        through.mul_(self.inverse_radius)
-        return through, torch.mul(through, n, out=new()), tanh.mul_(self.inverse[rows])
+        through = self.over_radius(through, through, new)
+        of_radius = torch.mul(through, n, out=new())
+        if h is not None:
+            return through, of_radius, torch.div(h, self.floored[rows], out=new())
+        return through, of_radius, tanh.mul_(self.inverse[rows])
 
 
 class TiledSegmented(_OverAlpha):
     """h = n up to rho, with slope beta from there."""
 
     def h(self, rows: slice, new: Workspace) -> Tensor:
-        n = self.norm[rows]
-        return torch.minimum(n, self.radius, out=new()).mul_(1 - self.beta).add_(n * self.beta)
+        n = self.floored[rows]
+        # (1 - beta) min(n, rho) + beta n
+        return torch.minimum(n, self.radius, out=new()).lerp_(n.expand(new.shape), self.beta)
 
-    def terms(self, t: Tensor, rows: slice, new: Workspace) -> tuple[Tensor, Tensor, Tensor]:
+    def terms(
+        self, t: Tensor, rows: slice, new: Workspace, h: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         beyond = torch.gt(self.norm[rows], self.radius, out=new()).mul_(t)
         through = torch.sub(t, beyond, alpha=1 - self.beta, out=new())
+        if h is not None:
+            return through, beyond, torch.div(h, self.floored[rows], out=new())
         ratio = torch.mul(self.inverse[rows], self.radius, out=new()).clamp_max_(1)
         return through, beyond, ratio.mul_(1 - self.beta).add_(self.beta)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -10,20 +10,23 @@ from torch import Tensor
 
 from .convolution import is_traced
 
-__all__ = ["one", "scaled"]
+__all__ = ["constant", "one", "scaled"]
 
 
 def one(like: Tensor, dtype: torch.dtype) -> Tensor:
     """The number 1 where `like` lies, for formulas that take a radius and do not use it."""
     if is_traced() or like.device.type == "meta":
         return torch.ones((), dtype=dtype, device=like.device)
-    return _one(like.device, dtype)
+    return constant(1.0, like.device, dtype)
 
 
-@cache
-def _one(device: torch.device, dtype: torch.dtype) -> Tensor:
+@lru_cache(maxsize=256)
+def constant(
+    value: float, device: torch.device, dtype: torch.dtype, shape: tuple[int, ...] = ()
+) -> Tensor:
+    """A number on a device, made once: do not write into it."""
     with torch.inference_mode(False):  # it may be used in the mode and out of it
-        return torch.ones((), dtype=dtype, device=device)
+        return torch.full(shape, value, dtype=dtype, device=device)
 
 
 def scaled(values: Tensor, factor: Tensor | float) -> Tensor:

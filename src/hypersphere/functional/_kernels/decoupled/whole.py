@@ -1,8 +1,9 @@
 """The decoupled operator for accelerators without Triton: whole tensors, few launches.
 
 The formulas are those of tiled.py, whose forms of g (activation.py) and h (lengths.py) work here on
-the batch in one piece. Where tiles save memory traffic, this saves launches: sums are written where
-they end, and factors of 1 are left out. The number of launches does not depend on the batch.
+the batch in one piece. Where tiles save memory traffic, this saves launches: factors join products,
+and g(c) and h(n) are kept for the backward pass, if they are as large as the outputs, beside the
+cosines. The number of launches does not depend on the batch.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from .convolution import convolution_gradients, correlate
 from .lengths import FilterLengths, SharedLengths
+from .numbers import constant
 from .plain import (
     Inputs,
     OperatorSettings,
@@ -42,18 +44,25 @@ class _Whole(torch.autograd.Function):
         s = correlate(inputs.x, inputs.kernel, op.geometry)
         parts = _Pass(inputs, s, op)
         c = parts.cosines(s)
-        out = parts.forward(c)
-        ctx.op, ctx.parts = op, parts.detached()
-        ctx.save_for_backward(*tensors, c)
+        wide = parts.widened(c)
+        value, h = parts.act.value(wide, parts.new), parts.filter_lengths()
+        out = parts.output(value, h)
+        ctx.op, ctx.floored = op, parts.lengths.floored
+        # Of the cosine, g(c) is c.
+        ctx.save_for_backward(*tensors, c, None if value is wide else value, h)
         return out.to(s.dtype) if out.dtype != s.dtype else out
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        *tensors, c = ctx.saved_tensors
+        *tensors, c, value, h = ctx.saved_tensors
         op, inputs, needed = ctx.op, Inputs(*tensors), ctx.needs_input_grad[1:]
         if torch.is_grad_enabled():  # a second derivative will be asked of the result
             return None, *differentiable_gradients(grad, inputs, needed, op)
-        return None, *_Pass(inputs, c, op, ctx.parts).backward(grad, c, Inputs(*needed))
+        parts = _Pass(inputs, c, op)
+        parts.lengths.floored = ctx.floored
+        wide = parts.widened(c)
+        value = wide if value is None else value
+        return None, *parts.backward(grad, wide, value, h, Inputs(*needed))
 
 
 class _Pass:
@@ -63,12 +72,9 @@ class _Pass:
         inputs: the tensors of the operator.
         like: a tensor of the size of the output.
         op: what is fixed about it.
-        kept: what the forward has computed of the patches and of the filters, see `detached`.
     """
 
-    def __init__(
-        self, inputs: Inputs, like: Tensor, op: OperatorSettings, kept: dict[str, Any] | None = None
-    ) -> None:
+    def __init__(self, inputs: Inputs, like: Tensor, op: OperatorSettings) -> None:
         self.inputs, self.op = inputs, op
         self.shapes, self.shaped = filter_shapes(inputs.x, op), shaped_inputs(inputs, op)
         self.norm = self.shapes.over_filters(inputs.norm)
@@ -85,15 +91,13 @@ class _Pass:
         if not self.shared:  # some forms leave alpha to the factors
             self.factor *= self.lengths.factor
             self.slope_factor *= self.lengths.slope_factor
-        if kept is not None:
-            self.lengths.__dict__.update(kept["lengths"])
         self.new = Workspace(self.wide)
+        self.new.start(self.shapes.split(like))
 
-    def detached(self) -> dict[str, Any]:
-        """What the backward need not compute again: numbers per patch and per filter."""
-        names = ("inverse", "inverse_radius", "floored")
-        found = self.lengths.__dict__
-        return {"lengths": {name: found[name] for name in names if name in found}}
+    def widened(self, value: Tensor) -> Tensor:
+        """Seen by groups, and in the type of the norms, float32 or wider."""
+        value = self.shapes.split(value)
+        return value if value.dtype == self.wide else value.to(self.wide)
 
     def cosines(self, s: Tensor) -> Tensor:
         """cos(theta) in the place of s = w^T x."""
@@ -105,82 +109,85 @@ class _Pass:
             parts.clamp_(-1, 1)
         return s
 
-    def forward(self, cosines: Tensor) -> Tensor:
+    def filter_lengths(self) -> Tensor | None:
+        """h(n) of a radius per filter, over its factor; None if the filters share it."""
+        if isinstance(self.lengths, SharedLengths):
+            return None
+        return self.lengths.h(ALL, self.new)
+
+    def output(self, value: Tensor, h: Tensor | None) -> Tensor:
         """scale h(n) g(c) + shift."""
-        c = self.widened(self.shapes.split(cosines))
-        out = self.unscaled(c)
+        out = self.unscaled(value, h)
         if self.shaped.scale is not None:
             out = out * self.shaped.scale
         if self.shaped.shift is not None:
             out = out + self.shaped.shift
         return self.shapes.join(out)
 
-    def unscaled(self, c: Tensor) -> Tensor:
+    def unscaled(self, value: Tensor, h: Tensor | None) -> Tensor:
         """h(n) g(c)."""
-        self.new.start(c)
-        value, factor = self.act.value(c, self.new), self.factor
         if self.act.per_filter_factors is not None:
-            value = value.mul_(self.act.per_filter_factors[0])
-        if not isinstance(self.lengths, SharedLengths):
-            out = value * self.lengths.h(ALL, self.new)
-        elif self.op.magnitude.is_constant:  # g(c) is 0 in a zero patch, h need not be
-            return value * (self.op.alpha * factor)
-        else:
-            out = value * self.lengths.h
-        return _times(out, factor)
+            value = value * self.act.per_filter_factors[0]
+        if h is None and self.op.magnitude.is_constant:
+            # g(c) is 0 in a zero patch, h need not be.
+            return value * (self.op.alpha * self.factor)
+        if h is None:
+            h = self.op.magnitude.value(self.norm, *self.op.constants, self.shaped.radius)
+        return _product(value, h, self.factor)
 
-    def backward(self, grad: Tensor, cosines: Tensor, need: Any) -> tuple[Tensor | None, ...]:
+    def backward(
+        self, grad: Tensor, c: Tensor, value: Tensor, h: Tensor | None, need: Any
+    ) -> tuple[Tensor | None, ...]:
+        """The gradients in all inputs, of what the forward has kept."""
         op, shapes, act, lengths, inputs = self.op, self.shapes, self.act, self.lengths, self.inputs
-        c, go = self.widened(shapes.split(cosines)), self.widened(shapes.split(grad))
-        self.new.start(c)
+        go = self.widened(grad)
         grad_scale = grad_shift = grad_k = grad_radius = grad_norm = None
         through: Tensor | None = None
         if need.shift and inputs.shift is not None:
             grad_shift = shapes.sum_patches(go, inputs.shift)
         if need.scale and inputs.scale is not None:
-            grad_scale = shapes.sum_patches(go * self.unscaled(c), inputs.scale)
+            grad_scale = shapes.sum_patches(go * self.unscaled(value, h), inputs.scale)
         go = go if self.shaped.scale is None else go * self.shaped.scale
-        constant = op.magnitude.is_constant
-        through_norm = need.norm or need.radius or not self.shared
-        value = act.value(c, self.new) if through_norm and not constant else None
+        constant_h = op.magnitude.is_constant
+        settings = (self.norm, *op.constants, self.shaped.radius)
         if need.k and inputs.k is not None:
             a, terms = act.through_slope_and_k(go, c, self.new)
-            if not constant:
-                h = op.magnitude.value(self.norm, *op.constants, self.shaped.radius)
-                terms = tuple(term * h for term in terms)
+            if not constant_h:
+                length = op.magnitude.value(*settings)
+                terms = tuple(term * length for term in terms)
             sums = [shapes.sum_patches(term, inputs.k) for term in terms]
-            grad_k = _times(act.k_gradient(inputs.k, sums), op.alpha if constant else 1.0)
+            grad_k = _times(act.k_gradient(inputs.k, sums), op.alpha if constant_h else 1.0)
         else:
             a = act.through_slope(go, c, value, self.new)
-        t = None if value is None else go * value
+        t = None
+        if (need.norm or need.radius or not self.shared) and not constant_h:
+            t = _product(go, value, self.factor)
         if act.per_filter_factors is not None:
             a = a * act.per_filter_factors[1]
             t = None if t is None else t * act.per_filter_factors[0]
         if isinstance(lengths, FilterLengths):
             assert t is not None  # a radius per filter always needs it
-            through, of_radius, ratio = lengths.terms(t, ALL, self.new)
+            through, of_radius, ratio = lengths.terms(t, ALL, self.new, h)
             grad_radius = shapes.sum_patches(of_radius, inputs.radius)
-            grad_radius = lengths.radius_gradient(grad_radius, inputs.radius, self.factor)
-            grad_s = _times(ratio.mul_(a), self.slope_factor)
+            grad_radius = lengths.radius_gradient(grad_radius, inputs.radius, 1.0)
+            grad_s = _product(a, ratio, self.slope_factor)
         else:
-            settings = (self.norm, *op.constants, self.shaped.radius)
-            if constant:
+            if constant_h:
                 nonzero = torch.threshold(self.norm, 0.0, math.inf)  # r(n) is 0 in a zero patch
                 grad_s = _times(a / nonzero, self.slope_factor * op.alpha)
             else:
-                grad_s = _times(a * op.magnitude.ratio(*settings), self.slope_factor)
+                grad_s = _product(a, op.magnitude.ratio(*settings), self.slope_factor)
             if t is not None:
                 slope = op.magnitude.slope(*settings)
                 through = t * slope
                 if need.radius and op.magnitude.has_radius:
-                    of_radius = op.magnitude.radius_slope(*settings, slope)
-                    grad_radius = _times((t * of_radius).sum(), self.factor)
+                    grad_radius = (t * op.magnitude.radius_slope(*settings, slope)).sum()
         if need.norm:  # t h'(n) - a r(n) c, summed over the filters
             if through is None:
                 grad_norm = torch.mul(grad_s, c).sum(shapes.channel, keepdim=True).neg_()
             else:
-                through = torch.addcmul(through, grad_s, c, value=-1 / self.factor)
-                grad_norm = _times(through.sum(shapes.channel, keepdim=True), self.factor)
+                through = torch.addcmul(through, grad_s, c, value=-1)
+                grad_norm = through.sum(shapes.channel, keepdim=True)
             grad_norm = grad_norm.view_as(inputs.norm)
         grad_s = shapes.join(grad_s)
         grad_s = grad_s if grad_s.dtype == inputs.x.dtype else grad_s.to(inputs.x.dtype)
@@ -190,9 +197,12 @@ class _Pass:
         grad_radius = grad_radius if need.radius else None
         return grad_x, grad_norm, grad_kernel, grad_radius, grad_k, grad_scale, grad_shift
 
-    def widened(self, value: Tensor) -> Tensor:
-        """In the type of the norms, float32 or wider."""
-        return value if value.dtype == self.wide else value.to(self.wide)
+
+def _product(value: Tensor, other: Tensor, factor: float) -> Tensor:
+    """factor value other in one launch."""
+    if factor == 1:
+        return value * other
+    return torch.addcmul(constant(0.0, value.device, value.dtype), value, other, value=factor)
 
 
 def _times(value: Tensor, factor: float) -> Tensor:
