@@ -7,6 +7,8 @@ from torch.profiler import ProfilerActivity, profile
 
 import hypersphere as hs
 from hypersphere import functional as HF
+from hypersphere.functional._kernels.spreading import row_blocks
+from hypersphere.functional._kernels.spreading.nearest import nearest_distances
 from hypersphere.functional.host import can_look, demand, known, without_looking
 from hypersphere.functional.labels import check_labels, sample_classes
 from tolerances import close
@@ -61,6 +63,13 @@ HEADS = {
     "arcface": lambda: hs.heads.ArcFaceHead(8, 12, m=0.3),
     "ga_softmax": lambda: hs.heads.GASoftmaxHead(8, 12, m=2, angular="sigmoid"),
     "hinge": lambda: hs.heads.HingeHead(8, 12),
+    "sphereface2": lambda: hs.heads.SphereFace2Head(8, 12),
+    "sphereface_r": lambda: hs.heads.SphereFaceRHead(8, 12),
+    "adaface": lambda: hs.heads.AdaFaceHead(8, 12),
+    "magface": lambda: hs.heads.MagFaceHead(8, 12),
+    "curricularface": lambda: hs.heads.CurricularFaceHead(8, 12),
+    "von_mises_fisher": lambda: hs.heads.VonMisesFisherHead(8, 12),
+    "sub-centers": lambda: hs.heads.ArcFaceHead(8, 12, m=0.3, subcenters=2),
 }
 
 
@@ -109,6 +118,12 @@ REGULARIZERS = {
     "orthonormal": lambda: hs.regularizers.Orthonormal(0.1),
     "orthogonal": lambda: hs.regularizers.Orthogonal(0.1),
     "srip": lambda: hs.regularizers.SRIP(0.1),
+    "separation": lambda: hs.regularizers.Separation(),
+    "separation, half space": lambda: hs.regularizers.Separation(half_space=True),
+    "koleo": lambda: hs.regularizers.KoLeo(),
+    "polarization": lambda: hs.regularizers.Polarization(),
+    "covering": lambda: hs.regularizers.Covering(),
+    "gram_determinant": lambda: hs.regularizers.GramDeterminant(),
 }
 
 
@@ -125,11 +140,35 @@ def test_regularizers(name):
         regularizer = REGULARIZERS[name]()
         return sgd_step(net, lambda: regularizer(net))
 
-    assert not waits(step_of(small_net()))
+    if name != "gram_determinant":  # a factorization of the host looks at its own success
+        assert not waits(step_of(small_net()))
     with without_looking():
         assert not waits(step_of(small_net()))
         blind = trained(small_net, step_of)
     close(blind, trained(small_net, step_of), scale=50)
+
+
+@pytest.mark.parametrize("block", [1 << 40, 60], ids=["at once", "by blocks"])
+@pytest.mark.parametrize("half_space", [False, True])
+def test_nearest_neighbors_without_looking(monkeypatch, block, half_space):
+    """Ties and coinciding rows are found as well where nobody may ask how many there are."""
+    monkeypatch.setattr(row_blocks, "BLOCK_ENTRIES", block)
+    torch.manual_seed(0)
+    w = torch.randn(2, 9, 3, dtype=torch.float64)
+    w[0, :4] = torch.eye(4, 3)
+    w[0, 3] = torch.tensor([-1.0, 0, 0])
+    w[1, 5] = w[1, 4] * 2
+    w[1, 7] = w[1, 6] + 1e-10
+    w.requires_grad_()
+
+    def found():
+        distances = nearest_distances(w, half_space)
+        return [distances, *torch.autograd.grad(distances.square().sum(), w)]
+
+    expected = found()
+    with without_looking():
+        assert not waits(found)
+        close(found(), expected)
 
 
 def test_class_energy():

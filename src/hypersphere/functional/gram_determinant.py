@@ -12,7 +12,7 @@ from ._kernels.autograd import Function
 from ._kernels.energy.pair_energy import full_precision
 from ._kernels.spreading.cosines import in_range, pair_cosines
 from ._kernels.spreading.row_blocks import as_sets
-from .host import demand
+from .host import can_look, demand
 
 __all__ = ["gram_determinant"]
 
@@ -116,6 +116,12 @@ class _LogDeterminant(Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor, _: Any) -> Tensor:
         matrix, factor = ctx.saved_tensors
-        again = torch.is_grad_enabled()  # the gradient will be differentiated
-        inverse: Tensor = torch.linalg.inv(matrix) if again else torch.cholesky_inverse(factor)
+        if torch.is_grad_enabled():  # the gradient will be differentiated
+            inverse = torch.linalg.inv(matrix)
+        elif can_look(factor):
+            inverse = torch.cholesky_inverse(factor)  # which asks whether it went well
+        else:
+            eye = torch.eye(len(factor[0]), dtype=factor.dtype, device=factor.device)
+            root = torch.linalg.solve_triangular(factor, eye.expand_as(factor), upper=False)
+            inverse = root.mT @ root
         return grad[:, None, None] * inverse

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from ...angles import normalize
+from ...host import can_look, known
 from . import row_blocks as memory
 from .cosines import in_range, pair_cosines
 from .row_blocks import directions, recomputed, row_blocks
@@ -53,10 +54,25 @@ def nearest_distances(w: Tensor, half_space: bool) -> Tensor:
     best = score.detach().amax(-1)
     distance = _shared_distance(score, best)
     close = _is_close(best)
-    if not bool(close.any()):
+    if known(close.any()) == 0:
         return distance
-    found, rows = _close_distances(w, close, half_space), close.nonzero(as_tuple=True)
-    return distance.index_put(rows, found)
+    return _replaced(distance, close, _close_distances(w, close, half_space))
+
+
+def _rows(chosen: Tensor) -> list[tuple[int, Tensor]]:
+    """Each set with a chosen row, and its chosen rows; all of them where looking would wait."""
+    if not can_look(chosen):
+        every = torch.arange(chosen.shape[1], device=chosen.device)
+        return [(one, every) for one in range(len(chosen))]
+    sets = chosen.any(1).nonzero()[:, 0].tolist()
+    return [(one, chosen[one].nonzero()[:, 0]) for one in sets]
+
+
+def _replaced(values: Tensor, chosen: Tensor, found: Tensor) -> Tensor:
+    """`values` with what was found, of all the rows of `_rows(chosen)`, in the chosen places."""
+    if not can_look(chosen):
+        return torch.where(chosen, found.view_as(values), values)
+    return values.index_put(chosen.nonzero(as_tuple=True), found)
 
 
 def _score(cos: Tensor, half_space: bool, start: int) -> Tensor:
@@ -78,10 +94,9 @@ def _is_close(best: Tensor) -> Tensor:
 
 
 def _close_distances(w: Tensor, close: Tensor, half_space: bool) -> Tensor:
-    """d_i of the rows `close` (B, N) by differences: (number of those,)."""
+    """d_i of the rows `close` (B, N) by differences, one after the other."""
     found = []
-    for one in close.any(1).nonzero()[:, 0].tolist():
-        rows = close[one].nonzero()[:, 0]
+    for one, rows in _rows(close):
         u = normalize(w[one].detach())
         parts = [_by_difference(u, rows[x], half_space) for x in row_blocks(len(rows), len(u))]
         index = torch.cat([index for index, _ in parts])
@@ -123,16 +138,15 @@ def _by_blocks(w: Tensor, half_space: bool) -> Tensor:
     # A zero vector is orthogonal to everything: 2 - 2 cos = 2, its difference would give 1.
     squares = squares + zero.to(u.dtype) + zero.gather(1, index).to(u.dtype)
     distance = _length(squares)
-    if not bool(tied.any()):
+    if known(tied.any()) == 0:
         return distance
     shared = []
-    for one in tied.any(1).nonzero()[:, 0].tolist():
-        rows = tied[one].nonzero()[:, 0]
+    for one, rows in _rows(tied):
         for part in row_blocks(len(rows), u.shape[1]):
             some = rows[part]
             alone = len(some) == len(rows)
             shared.append(recomputed(_tied, alone, u[one], some, best[one, some], half_space))
-    return distance.index_put(tied.nonzero(as_tuple=True), torch.cat(shared))
+    return _replaced(distance, tied, torch.cat(shared))
 
 
 @torch.no_grad()
@@ -153,11 +167,13 @@ def _search(u: Tensor, half_space: bool) -> tuple[Tensor, Tensor, Tensor, Tensor
         near = best[:, part, None] - tie_tolerance(u.dtype)
         tied[:, part] = (score >= near).sum(-1) > 1
     close = _is_close(best)
-    for one in close.any(1).nonzero()[:, 0].tolist():
-        rows = close[one].nonzero()[:, 0]
+    for one, rows in _rows(close):
         for part in row_blocks(len(rows), n):
             some = rows[part]
-            index[one, some], sign[one, some] = _by_difference(u[one], some, half_space)
+            other, mirrored = _by_difference(u[one], some, half_space)
+            here = close[one, some]
+            index[one, some] = torch.where(here, other, index[one, some])
+            sign[one, some] = torch.where(here, mirrored, sign[one, some])
     return index, sign, best, tied & ~close
 
 
