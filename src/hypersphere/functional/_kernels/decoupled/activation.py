@@ -164,7 +164,7 @@ class TiledTanh(TiledArcsin):
         angle = torch.asin(c, out=new())
         # k = 1/2 needs no factor.
         one = isinstance(self.half_over_k, float) and self.half_over_k == 1
-        return angle.tanh_() if one else angle.mul_(self.half_over_k).tanh_()
+        return _tanh(angle if one else angle.mul_(self.half_over_k), new)
 
     def through_slope(
         self, grad: Tensor, c: Tensor, value: Tensor | None, new: Workspace
@@ -176,7 +176,7 @@ class TiledTanh(TiledArcsin):
         self, grad: Tensor, c: Tensor, new: Workspace
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         angle = torch.asin(c, out=new())
-        tanh = torch.mul(angle, self.half_over_k, out=new()).tanh_()
+        tanh = _tanh(torch.mul(angle, self.half_over_k, out=new()), new)
         slope = _times_one_minus_square(grad, tanh, new)
         return self._inverse_sine(c, new).mul_(slope), (tanh.mul_(grad), angle.mul_(slope))
 
@@ -186,6 +186,18 @@ class TiledTanh(TiledArcsin):
         end = torch.tanh(math.pi / 2 * half_over_k)
         factor = 2 * half_over_k * half_over_k / end
         return factor * (math.pi / 2 * (1 - end * end) / end * sums[0] - sums[1])
+
+
+def _tanh(x: Tensor, new: Workspace) -> Tensor:
+    """tanh(x) in the place of x, to the rounding error of numbers around 1.
+
+    On a processor 2 sigmoid(2x) - 1, which takes a quarter of the time: the sigmoid has vector
+    instructions everywhere, the tangent only in some libraries on some processors.
+    """
+    if new.fresh:
+        return x.tanh_()
+    minus_one = constant(-1.0, x.device, x.dtype)
+    return torch.add(minus_one, x.mul_(2).sigmoid_(), alpha=2, out=x)
 
 
 def _times_one_minus_square(grad: Tensor, value: Tensor, new: Workspace) -> Tensor:

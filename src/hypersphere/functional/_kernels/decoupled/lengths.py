@@ -246,7 +246,12 @@ class TiledTanhLength(_OverAlpha):
     """h = tanh(n / rho)."""
 
     def h(self, rows: slice, new: Workspace) -> Tensor:
-        return self.over_radius(self.floored[rows], new(), new).tanh_()
+        x = self.over_radius(self.floored[rows], new(), new)
+        if new.fresh:
+            return x.tanh_()
+        # -e / (e + 2) with e = exp(-2x) - 1: faster on processors, and as exact for a small x.
+        e = x.mul_(-2).expm1_()
+        return e.div_(torch.add(constant(-2.0, e.device, e.dtype), e, alpha=-1, out=new()))
 
     def terms(
         self, t: Tensor, rows: slice, new: Workspace, h: Tensor | None = None
