@@ -20,7 +20,7 @@ from ..run.kept_thresholds import kept_thresholds
 from ..run.trained import TrainedRun
 from .card import model_card
 from .onnx_model import compare_onnx, write_onnx
-from .predict_script import PREDICT
+from .predict_script import NEAREST_CLASS, PAIR, SEARCH
 
 __all__ = ["Exported", "export_run"]
 
@@ -96,13 +96,15 @@ def export_run(
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     try:
-        write_onnx(run.model, run.shape, partial / "model.onnx", scores)
-        gap = compare_onnx(run.model, partial / "model.onnx", _examples(run), scores)
+        model, flips = partial / "model.onnx", decision["flips"]
+        write_onnx(run.model, run.shape, model, scores, flips)
+        gap = compare_onnx(run.model, model, _examples(run), scores, flips)
         if not gap <= TOLERANCE:
             raise ValueError(f"the ONNX file differs from the run by {gap:.1e}, over {TOLERANCE:g}")
         _write_json(partial / "preprocessing.json", prepared)
         _write_json(partial / "decision.json", {**decision, "classes": run.classes})
-        (partial / "predict.py").write_text(PREDICT, encoding="utf-8")
+        script = SEARCH if gallery is not None else NEAREST_CLASS if scores else PAIR
+        (partial / "predict.py").write_text(script, encoding="utf-8")
         if gallery is not None:
             names = np.array(gallery.names)
             np.savez(partial / "gallery.npz", features=gallery.features.numpy(), names=names)
