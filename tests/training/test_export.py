@@ -355,6 +355,14 @@ def test_a_gallery_at_another_rate(trained, tmp_path, capsys):
     assert how["alignment"].startswith("faces aligned to the template of 112 x 96")
     card = (tmp_path / "out" / "MODEL_CARD.md").read_text()
     assert "pictures: faces aligned to the template" in card
+    # Of a gallery without scores of pairs (earlier versions) their threshold was missing in silence.
+    gallery.decision.impostor_pairs = None
+    gallery.save(tmp_path / "people")
+    words[1] = str(tmp_path / "old")
+    assert main(["export", *words, "--far", "0.2"]) == 0
+    err = capsys.readouterr().err
+    assert "no threshold of a pair goes with it" in err and "gallery calibrate" in err
+    assert "no threshold of a pair" in (tmp_path / "old" / "MODEL_CARD.md").read_text()
     gallery.enroll_many(["ada"] * 6, opened.read(pictures(tmp_path, 6)))
     with pytest.warns(UserWarning, match="fitted for 3 features of 3 people .* has 9 of 3"):
         export_run(opened, tmp_path / "grown", gallery=gallery)

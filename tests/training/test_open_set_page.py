@@ -69,6 +69,8 @@ def test_the_page_on_drawn_faces(tmp_path, monkeypatch, capsys):
 
     people = json.loads((tmp_path / "runs/faces/split.json").read_text())["people"]
     assert [len(people[p]) for p in ("train", "calibration", "test")] == [18, 9, 9]
+    split = json.loads((tmp_path / "runs/faces/split.json").read_text())
+    assert split["alignment"] == {"by": "hypersphere align", "size": [112, 96]}
     threshold = json.loads((tmp_path / "staff/gallery.json").read_text())["calibration"]["search"]
     assert threshold["gallery_size"] == 10 and threshold["negatives"] == 54
     enrolled = next(out for words, _, out in printed if "enroll" in words)
@@ -119,7 +121,13 @@ def mistakes_at_the_gallery(folder, staff, strangers, capsys):
     code, err = gallery("calibrate", "--images", folder / "faces", "--align", "--far", 0.1)
     assert code == 0 and "18 of 36 people to calibrate with have names of people whom" in err
     words = ["gallery", "enroll", "whole", "--run", "runs/faces", "--images", str(staff)]
-    assert main(words) == 0 and capsys.readouterr().err == ""
+    assert main(words) == 0
+    err = capsys.readouterr().err
+    assert "trained on faces of `hypersphere align`, and these are whole pictures: add" in err
+    assert main(["export", "runs/faces", "alone", "--far", "0.01"]) == 0
+    how = json.loads((folder / "alone/preprocessing.json").read_text())  # the run knows it, too
+    assert how["alignment"].startswith("faces aligned to the template of 112 x 96")
+    capsys.readouterr()
     assert main([*words, "--align"]) == 0
     assert "made of pictures as they are, and these are aligned" in capsys.readouterr().err
 

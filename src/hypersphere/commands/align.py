@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -40,7 +41,7 @@ def align(source: Path, out: Path, limit: float) -> int:
     import torch
     from PIL import Image
 
-    from ..data.image_files import list_pictures
+    from ..data.image_files import ALIGNMENT, list_pictures
 
     if not source.is_dir():
         raise FileNotFoundError(f"no folder of pictures at {source}")
@@ -78,6 +79,8 @@ def align(source: Path, out: Path, limit: float) -> int:
             f"{len(failures)} of {len(paths)} pictures cannot be used, more than --limit "
             f"{limit:g} allows"
         )
+    record = json.dumps({"by": "hypersphere align", "size": SIZE})
+    (out / ALIGNMENT).write_text(record + "\n", encoding="utf-8")  # `train` takes it over
     return 0
 
 

@@ -23,6 +23,7 @@ from .limits import check_claim
 from .unreadable import UnreadablePictures, read_or_replace
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
+ALIGNMENT = "alignment.json"  # beside the class folders: how `hypersphere align` made the pictures
 ORIENTATION = 0x0112  # the EXIF entry
 Size = int | tuple[int, int] | None
 
