@@ -355,7 +355,7 @@ def test_a_gallery_at_another_rate(trained, tmp_path, capsys):
     assert how["alignment"].startswith("faces aligned to the template of 112 x 96")
     card = (tmp_path / "out" / "MODEL_CARD.md").read_text()
     assert "pictures: faces aligned to the template" in card
-    # Of a gallery without scores of pairs (earlier versions) their threshold was missing in silence.
+    # Of a gallery without scores of pairs (earlier versions) their threshold was silently missing.
     gallery.decision.impostor_pairs = None
     gallery.save(tmp_path / "people")
     words[1] = str(tmp_path / "old")
