@@ -21,7 +21,7 @@ def main(argv: Sequence[str]) -> int:
         "112 x 96 and write it to the same place below OUT. Needs the extra `faces`. Pictures "
         "without a face, or that cannot be read, are listed and left out.",
     )
-    parser.add_argument("pictures", metavar="PICTURES", help="a picture, a folder of pictures, or of folders")
+    parser.add_argument("pictures", metavar="PICTURES", help="a picture, or a folder of them")
     parser.add_argument("out", metavar="OUT", help="new folder of the crops (PNG)")
     parser.add_argument(
         "--limit",
