@@ -29,3 +29,15 @@ def test_pictures_that_differ_in_their_ending_alone_keep_a_crop_each(tmp_path, m
     assert len({name.lower() for name in found}) == 5  # also where case does not count
     assert found["a.png"] == 50 and found["b.png"] == 200
     assert {value // 50 for value in found.values()} == set(range(5))
+
+
+def test_one_picture_is_aligned_like_a_folder(tmp_path, monkeypatch, capsys):
+    """A visitor has to be aligned, too; only folders were taken."""
+    Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(tmp_path / "visitor.jpg")
+    faces = torch.zeros(1, 3, 112, 96, dtype=torch.uint8)
+    monkeypatch.setattr(align, "read_faces", lambda shape, paths: (faces, [0], {}))
+    assert main(["align", str(tmp_path / "visitor.jpg"), str(tmp_path / "out")]) == 0
+    assert {p.name for p in (tmp_path / "out").iterdir()} == {"visitor.png", "alignment.json"}
+    capsys.readouterr()
+    assert main(["align", str(tmp_path / "nobody.jpg"), str(tmp_path / "out")]) == 1
+    assert "no picture or folder of pictures at" in capsys.readouterr().err

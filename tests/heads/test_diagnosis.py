@@ -160,6 +160,29 @@ def test_a_training_that_shrinks_its_features_is_told_to_anneal():
     assert "annealing" in str(found) and "BatchNorm" not in str(found)
 
 
+def test_a_wrong_way_is_told_before_its_end():
+    """Few updates after the start, when neither a short feature nor log C says anything."""
+    torch.manual_seed(0)
+    x, y = clusters()
+    head = heads.ASoftmaxHead(16, 10, m=4)
+    start = diagnose(head, x, y, fresh=True)
+    assert start.healthy and diagnose(head, x, y, fresh=True, start=start).healthy
+    for length, told in ((0.7, False), (0.4, True)):
+        assert diagnose(head, length * x, y, fresh=True).healthy
+        found = diagnose(head, length * x, y, fresh=True, start=start)
+        assert ("the features shrink (mean |x| from " in str(found)) is told, found
+    assert "LambdaAnnealing.sphereface()" in str(found)
+    # Shorter, but nearer to their classes: they learn.
+    assert diagnose(on_classes(head), 0.4 * x, y, fresh=True, start=start).healthy
+    common = torch.randn(16)
+    arc = heads.ArcFaceHead(16, 10)
+    start = diagnose(arc, x, y, fresh=True)
+    with torch.no_grad():
+        arc.weight.copy_(-common + torch.randn(10, 16))
+    found = diagnose(arc, common + 1.3 * torch.randn(200, 16), y, fresh=True, start=start)
+    assert -0.5 < found.class_cosine < -0.3 and "turn opposite to all classes" in str(found), found
+
+
 @pytest.mark.parametrize("kind", [heads.ArcFaceHead, heads.AdaFaceHead, heads.CurricularFaceHead])
 def test_features_opposite_to_all_classes(kind):
     common = torch.randn(16)

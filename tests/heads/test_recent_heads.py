@@ -299,6 +299,25 @@ def test_chunked_loss_is_that_of_the_scores_gradients_too(name):
     close(head.loss(x, y), dense_loss(head, x, y))
 
 
+@pytest.mark.parametrize("call", ["loss", "scores"])
+@pytest.mark.parametrize("name", HEADS)
+def test_two_batches_before_one_backward(name, call):
+    """Running values, such as t of CurricularFace, move on under the graph of the first batch."""
+    grads = []
+    for together in (True, False):
+        torch.manual_seed(0)
+        head = HEADS[name]().double().train()
+        compute = head.loss if call == "loss" else lambda x, y, head=head: dense_loss(head, x, y)
+        batches = [batch(), batch()]
+        if together:
+            sum(compute(x, y) for x, y in batches).backward()
+        else:
+            for x, y in batches:
+                compute(x, y).backward()
+        grads.append([head.weight.grad, *(x.grad for x, _ in batches)])
+    close(*grads)
+
+
 @pytest.mark.parametrize("name", HEADS)
 def test_all_classes_sampled_is_the_loss(name):
     whole, sampled = HEADS[name]().double(), HEADS[name](sample=1.0).double()

@@ -1,6 +1,7 @@
 """`hypersphere export`: the folder, checked in onnxruntime and by its own script."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from hypersphere.cli import main
 from hypersphere.evaluation import Gallery, Threshold, model_hash
 from hypersphere.training.config import DataConfig
 from hypersphere.training.export import export_run
+from hypersphere.training.export.predict_script import NEAREST_CLASS, PAIR, SEARCH
 from hypersphere.training.run.trained import TrainedRun
 
 onnxruntime = pytest.importorskip("onnxruntime", reason="needs the extra export")
@@ -112,7 +114,12 @@ def test_a_gallery_goes_with_it(trained, tmp_path, capsys):
     (tmp_path / "out" / "decision.json").write_text(json.dumps(record))
     assert subprocess.run([*script, *paths], capture_output=True).returncode == 3
     done = subprocess.run(script, text=True, capture_output=True)
-    assert done.returncode == 2 and "usage: predict.py PICTURE" in done.stderr
+    assert done.returncode == 1 and done.stderr == "usage: python predict.py PICTURE ...\n"
+    # Mirror images are the business of the model file: its features are those of the gallery.
+    session = onnxruntime.InferenceSession(tmp_path / "out" / "model.onnx")
+    found = session.run(None, {"pictures": opened.transform(images).numpy()})[0]
+    wanted = opened.extract(images, cache=False, flips=True).flatten(1)
+    np.testing.assert_allclose(found, wanted, atol=1e-4)
     other = Gallery(fingerprint="another")
     other.enroll("ada", torch.randn(16))
     with pytest.raises(ValueError, match="another model"):
@@ -270,48 +277,46 @@ def predict(folder, *paths):
     return done.returncode, done.stdout.splitlines(), done.stderr
 
 
-def test_the_first_of_a_pair_is_not_compared_with_itself(trained, deployed, tmp_path):
-    """The exit code was 0 whatever the pictures were."""
-    opened, (a, b, c, d) = TrainedRun.open(trained), pictures(tmp_path)
-    least = json.loads((deployed / "decision.json").read_text())["pair"]["value"]
-    unit = torch.nn.functional.normalize(opened.extract(opened.read([a, b, c, d]), cache=False))
-    scores = (unit[1:] @ unit[0]).tolist()
-    code, lines, _ = predict(deployed, a, b, c, d)
-    for line, path, score in zip(lines, (b, c, d), scores, strict=True):
-        answer = f"same as {a}" if score >= least else "unknown"
-        assert line.startswith(f"{path}: {answer} (")
-        assert float(line.split("(")[-1][:-1]) == pytest.approx(score, abs=2e-4)
-    assert code == (0 if max(scores) >= least else 3)
-    assert predict(deployed, a, a)[:2] == (0, [f"{a}: same as {a} (1.0000)"])
+def test_two_pictures_are_compared(trained, deployed, tmp_path):
+    """With the threshold of a pair, and the false-accept rate it was fitted at."""
+    opened, paths = TrainedRun.open(trained), pictures(tmp_path)
     record = json.loads((deployed / "decision.json").read_text())
+    least = record["pair"]["value"]
+    unit = torch.nn.functional.normalize(opened.extract(opened.read(paths), cache=False))
+    for path, score in zip(paths, (unit @ unit[0]).tolist(), strict=True):
+        code, (line,), err = predict(deployed, paths[0], path)
+        answer = "the same" if score >= least else "different"
+        assert line.startswith(f"{answer} (") and code == (0 if score >= least else 3) and not err
+        assert line.endswith(f"; same from {least:.4f} on, at FAR 0.1)")
+        assert float(line.split("(")[1].split(";")[0]) == pytest.approx(score, abs=2e-4)
     copy = Path(shutil.copytree(deployed, tmp_path / "copy"))
     for pair in (None, record["pair"] | {"value": 2.0}):
         (copy / "decision.json").write_text(json.dumps(record | {"pair": pair}))
-        assert predict(copy, a, a)[:2] == (3, [f"{a}: unknown (1.0000)"])
-    for paths in ((), (a,)):
-        code, lines, err = predict(deployed, *paths)
-        assert (code, lines, err) == (2, [], "usage: predict.py FIRST PICTURE ...\n")
+        code, (line,), _ = predict(copy, paths[0], paths[0])
+        assert code == 3 and line.startswith("different (1.0000; same from ")
+    for wrong in ((), paths[:1], paths[:3]):
+        assert predict(deployed, *wrong) == (1, [], "usage: python predict.py FIRST SECOND\n")
 
 
 def test_the_script_obeys_its_files_and_refuses_16_bits(trained, deployed, tmp_path):
     (a, b, *_) = pictures(tmp_path)
     Image.fromarray(np.full((9, 9), 40_000, np.uint16)).save(tmp_path / "deep.png")
     code, lines, err = predict(deployed, a, tmp_path / "deep.png")
-    assert code == 1 and lines == [] and "deep.png: cannot be read (I;16 pixels, not 8 bits" in err
+    assert code == 1 and lines == [] and err.count("\n") == 1
+    assert "deep.png cannot be read (I;16 pixels, not 8 bits" in err
     assert predict(deployed, tmp_path / "deep.png", a)[0] == 1
     copy = Path(shutil.copytree(deployed, tmp_path / "copy"))
     how = json.loads((copy / "preprocessing.json").read_text())
     assert set(how) == {"mode", "size", "resampling", "scale", "mean", "std", "orientation"}
 
     def feature():
-        code = f"import predict; print(predict.predict({b!r})[0].tolist())"
+        code = f"import predict; print(predict.predict({b!r}).tolist())"
         return subprocess.check_output([sys.executable, "-c", code], cwd=copy, text=True)
 
     before = feature()
     for change in (
         {"scale": 1.0},
         {"resampling": "nearest"},
-        {"orientation": "as stored"},
         {"std": 0.1},
         {"mean": 0.9},
     ):
@@ -320,9 +325,14 @@ def test_the_script_obeys_its_files_and_refuses_16_bits(trained, deployed, tmp_p
 
 
 def test_the_script_is_short():
-    from hypersphere.training.export.predict_script import PREDICT
+    for script in (NEAREST_CLASS, PAIR, SEARCH):
+        lines = [line for line in script.splitlines() if line.strip()]
+        assert len(lines) <= 25 and max(map(len, lines)) <= 100 and ";" not in code_of(script)
 
-    assert len([line for line in PREDICT.splitlines() if line.strip()]) <= 45
+
+def code_of(script):
+    """Without what is between quotes."""
+    return re.sub(r"\"[^\"]*\"|'[^']*'", "", script)
 
 
 def test_a_gallery_at_another_rate(trained, tmp_path, capsys):
@@ -345,6 +355,14 @@ def test_a_gallery_at_another_rate(trained, tmp_path, capsys):
     assert how["alignment"].startswith("faces aligned to the template of 112 x 96")
     card = (tmp_path / "out" / "MODEL_CARD.md").read_text()
     assert "pictures: faces aligned to the template" in card
+    # Of a gallery without scores of pairs (earlier versions) their threshold was silently missing.
+    gallery.decision.impostor_pairs = None
+    gallery.save(tmp_path / "people")
+    words[1] = str(tmp_path / "old")
+    assert main(["export", *words, "--far", "0.2"]) == 0
+    err = capsys.readouterr().err
+    assert "no threshold of a pair goes with it" in err and "gallery calibrate" in err
+    assert "no threshold of a pair" in (tmp_path / "old" / "MODEL_CARD.md").read_text()
     gallery.enroll_many(["ada"] * 6, opened.read(pictures(tmp_path, 6)))
     with pytest.warns(UserWarning, match="fitted for 3 features of 3 people .* has 9 of 3"):
         export_run(opened, tmp_path / "grown", gallery=gallery)

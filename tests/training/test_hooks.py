@@ -23,6 +23,7 @@ from hypersphere.training.hooks import (
 from hypersphere.training.metric_losses import MetricLossTerm
 from hypersphere.training.monitors import Monitor, layer_angles, layer_energies
 from hypersphere.training.tasks.gan_penalties import ClipWeights, gradient_penalty
+from hypersphere.training.watch_head import WatchHead
 from tolerances import close
 
 
@@ -52,6 +53,23 @@ def test_a_head_that_cannot_learn_says_so_at_the_first_log_line(tmp_path, capsys
     record = json.loads((tmp_path / "stuck" / "diagnosis.json").read_text())
     assert record["step"] == 4 and record["advice"][0].startswith("the scale 1 is too small")
     assert not (tmp_path / "fine" / "diagnosis.json").exists()
+
+
+def test_features_that_shrink_are_told_at_the_first_log_line(tmp_path):
+    watch, notes = WatchHead(), []
+    folder = SimpleNamespace(json=lambda name, content: None)
+    made = a_run(notes=notes, folder=folder)
+    made.settings.log_every = 5
+    features, labels = 3 * torch.randn(30, 5), torch.arange(30) % 3
+    for step, length in enumerate((1.0, 0.8, 0.6, 0.4, 0.3)):
+        made.step = step
+        watch.terms(made, (None, labels), length * features, True)
+    assert not notes
+    made.step = 5
+    watch.log(made)
+    assert len(notes) == 1 and notes[0].startswith("diagnosis at step 5: the features shrink"), (
+        notes
+    )
 
 
 def batch(n=8):

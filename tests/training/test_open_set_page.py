@@ -47,8 +47,6 @@ def walk(folder, monkeypatch, capsys):
 def prepare(folder, faces, staff, visitor):
     shutil.copytree(staff, folder / "staff-pictures")
     shutil.copy(visitor, folder / "visitor.jpg")
-    assert main(["align", str(visitor.parent), str(folder / "crop")]) == 0
-    shutil.copy(folder / "crop" / f"{visitor.stem}.png", folder / "aligned-visitor.png")
     assert (folder / "faces").is_dir() and faces
 
 
@@ -62,13 +60,13 @@ def test_the_page_on_drawn_faces(tmp_path, monkeypatch, capsys):
     Image.fromarray(np.full((90, 80, 3), 128, np.uint8)).save(staff / "Person_101" / "wall.jpg")
     strangers = write_people(tmp_path / "strangers", range(200, 220), 1)
     visitor = next((tmp_path / "more" / "Person_104").iterdir())
-    single = tmp_path / "one"
-    single.mkdir()
-    prepare(tmp_path, faces, staff, Path(shutil.copy(visitor, single)))
+    prepare(tmp_path, faces, staff, visitor)
     printed = walk(tmp_path, monkeypatch, capsys)
 
     people = json.loads((tmp_path / "runs/faces/split.json").read_text())["people"]
     assert [len(people[p]) for p in ("train", "calibration", "test")] == [18, 9, 9]
+    split = json.loads((tmp_path / "runs/faces/split.json").read_text())
+    assert split["alignment"] == {"by": "hypersphere align", "size": [112, 96]}
     threshold = json.loads((tmp_path / "staff/gallery.json").read_text())["calibration"]["search"]
     assert threshold["gallery_size"] == 10 and threshold["negatives"] == 54
     enrolled = next(out for words, _, out in printed if "enroll" in words)
@@ -79,7 +77,7 @@ def test_the_page_on_drawn_faces(tmp_path, monkeypatch, capsys):
     assert "broken.jpg: faces" not in aligned  # the reason names the file itself
     identified = [out for words, _, out in printed if "identify" in words]
     assert all("visitor.jpg: Person_104 1.0000" in out for out in identified)
-    assert printed[-1][2].startswith("aligned-visitor.png: Person_104 (")
+    assert printed[-1][2].startswith("crops/visitor.png: Person_104 (")
 
     # Unknown people, whom nothing has ever seen: the complaint that this page answers.
     words = ["gallery", "identify", "staff", "--run", "runs/faces", "--align", "--json"]
@@ -107,7 +105,7 @@ def mistakes_at_the_gallery(folder, staff, strangers, capsys):
         in gallery("identify", "visitor.jpg")[1]
     )
     # A crop of `hypersphere align` needs no --align.
-    assert "whole pictures" not in gallery("identify", "aligned-visitor.png")[1]
+    assert "whole pictures" not in gallery("identify", "crops/visitor.png")[1]
     code, err = gallery("identify", staff)
     assert code == 1 and "is a folder: give its pictures" in err
     code, err = gallery("calibrate", "--images", staff, "--align", "--far", 0.1)
@@ -119,7 +117,13 @@ def mistakes_at_the_gallery(folder, staff, strangers, capsys):
     code, err = gallery("calibrate", "--images", folder / "faces", "--align", "--far", 0.1)
     assert code == 0 and "18 of 36 people to calibrate with have names of people whom" in err
     words = ["gallery", "enroll", "whole", "--run", "runs/faces", "--images", str(staff)]
-    assert main(words) == 0 and capsys.readouterr().err == ""
+    assert main(words) == 0
+    err = capsys.readouterr().err
+    assert "trained on faces of `hypersphere align`, and these are whole pictures: add" in err
+    assert main(["export", "runs/faces", "alone", "--far", "0.01"]) == 0
+    how = json.loads((folder / "alone/preprocessing.json").read_text())  # the run knows it, too
+    assert how["alignment"].startswith("faces aligned to the template of 112 x 96")
+    capsys.readouterr()
     assert main([*words, "--align"]) == 0
     assert "made of pictures as they are, and these are aligned" in capsys.readouterr().err
 
@@ -136,10 +140,8 @@ def test_the_page_on_lfw(tmp_path, monkeypatch, capsys, data_root):
         target.mkdir(parents=True)
         for picture in sorted(folder.glob("*.jpg"))[:16]:
             shutil.copy(picture, target)
-    single = tmp_path / "one"
-    single.mkdir()
     visitor = sorted((tmp_path / "more").rglob("*.jpg"))[0]
-    prepare(tmp_path, tmp_path / "faces", tmp_path / "more", Path(shutil.copy(visitor, single)))
+    prepare(tmp_path, tmp_path / "faces", tmp_path / "more", visitor)
     printed = walk(tmp_path, monkeypatch, capsys)
     identified = [out for words, _, out in printed if "identify" in words]
     assert all(f"visitor.jpg: {visitor.parent.name} 1.0000" in out for out in identified)

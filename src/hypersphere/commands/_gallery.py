@@ -235,6 +235,13 @@ def check_alignment(gallery: Gallery, found: Gathered, options: argparse.Namespa
 
     It is no error: crops of another program have other sizes.
     """
+    run = open_run(options)
+    if len(gallery) == 0 and found.aligned is False and run is not None and run.aligned:
+        warnings.warn(
+            f"{run.folder} was trained on faces of `hypersphere align`, and these are whole "
+            "pictures: add --align, which finds the faces; scores mean little so",
+            stacklevel=2,
+        )
     if found.aligned is None or len(gallery) == 0:
         gallery.aligned = found.aligned if len(gallery) == 0 else gallery.aligned
         return

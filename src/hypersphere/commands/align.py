@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +21,7 @@ def main(argv: Sequence[str]) -> int:
         "112 x 96 and write it to the same place below OUT. Needs the extra `faces`. Pictures "
         "without a face, or that cannot be read, are listed and left out.",
     )
-    parser.add_argument("pictures", metavar="PICTURES", help="folder of pictures, or of folders")
+    parser.add_argument("pictures", metavar="PICTURES", help="a picture, or a folder of them")
     parser.add_argument("out", metavar="OUT", help="new folder of the crops (PNG)")
     parser.add_argument(
         "--limit",
@@ -40,13 +41,16 @@ def align(source: Path, out: Path, limit: float) -> int:
     import torch
     from PIL import Image
 
-    from ..data.image_files import list_pictures
+    from ..data.image_files import ALIGNMENT, list_pictures
 
-    if not source.is_dir():
-        raise FileNotFoundError(f"no folder of pictures at {source}")
-    if out.resolve() == source.resolve() or source.resolve() in out.resolve().parents:
+    if not source.exists():
+        raise FileNotFoundError(f"no picture or folder of pictures at {source}")
+    if source.is_file():
+        paths, source = [str(source)], source.parent
+    elif out.resolve() == source.resolve() or source.resolve() in out.resolve().parents:
         raise ValueError(f"{out} lies in {source}: choose a folder beside it")
-    paths = list_pictures(source)
+    else:
+        paths = list_pictures(source)
     if not paths:
         raise FileNotFoundError(f"no pictures in {source}")
     targets = crop_names(paths, source)
@@ -78,6 +82,8 @@ def align(source: Path, out: Path, limit: float) -> int:
             f"{len(failures)} of {len(paths)} pictures cannot be used, more than --limit "
             f"{limit:g} allows"
         )
+    record = json.dumps({"by": "hypersphere align", "size": SIZE})
+    (out / ALIGNMENT).write_text(record + "\n", encoding="utf-8")  # `train` takes it over
     return 0
 
 

@@ -56,6 +56,7 @@ def main(argv: Sequence[str]) -> int:
     print(f"{printable(made.folder)}: equal to the run to {made.gap:.1e}")
     for found in (made.pair, made.search):
         if found is not None:
+            print()
             print(printable(found, newlines=True))
     if options.far is None and gallery is None and made.pair and made.pair.far != FAR:
         complain(

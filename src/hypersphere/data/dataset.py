@@ -197,7 +197,7 @@ class Split:
             `train` does not have).
         reserved: samples of classes that are in none of the other parts, for the final judgment.
         notes: what the reader decided, for the record of a run: "people" (who is used for what),
-            "unreadable" (files that were left out).
+            "unreadable" (files that were left out), "alignment" (how faces were aligned).
         name: the name of the data set.
     """
 

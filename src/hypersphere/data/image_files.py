@@ -23,6 +23,7 @@ from .limits import check_claim
 from .unreadable import UnreadablePictures, read_or_replace
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
+ALIGNMENT = "alignment.json"  # beside the class folders: how `hypersphere align` made the pictures
 ORIENTATION = 0x0112  # the EXIF entry
 Size = int | tuple[int, int] | None
 
@@ -48,7 +49,7 @@ def read_image(path: Path | str, size: Size = None, mode: str | None = None) -> 
         check_regular(path)
         with Image.open(path) as picture:
             claimed = picture.width * picture.height * len(picture.getbands())
-            check_claim(Path(path), claimed, "the set it belongs to")
+            check_claim(Path(path), claimed, "where the picture came from")
             return to_pixels(picture, size, mode)
     except DamagedData:
         raise
@@ -56,7 +57,7 @@ def read_image(path: Path | str, size: Size = None, mode: str | None = None) -> 
         raise missing("the picture", Path(path), "the set it belongs to") from None
     # What Pillow raises for broken files, and for pictures that claim to be huge.
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise damaged(Path(path), "a picture", str(error), "the set it belongs to") from None
+        raise damaged(Path(path), "a picture", str(error), "where the picture came from") from None
 
 
 def to_pixels(picture: Any, size: Size = None, mode: str | None = None) -> np.ndarray:

@@ -11,10 +11,11 @@ from typing import Literal
 
 import torch
 
+from .._reading import read_json
 from ..registry import register
 from .dataset import ArrayDataset, Dataset, Split
 from .errors import MissingData, missing
-from .image_files import EXTENSIONS, ImageFiles, Size, list_pictures, make_dataset
+from .image_files import ALIGNMENT, EXTENSIONS, ImageFiles, Size, list_pictures, make_dataset
 from .open_set_folder import Read, open_set_folder
 from .sources import SOURCES
 from .splits import choose_test
@@ -72,7 +73,8 @@ def load_folder(
 
     Returns:
         Training and test part, and a validation part where there are val and test; pairs and
-        reserved people with the protocol "open_set".
+        reserved people with the protocol "open_set". Its notes say which pictures were left out,
+        and take over the alignment.json that `hypersphere align` writes.
     """
     if largest is not None and largest < 1:
         raise ValueError(f"largest is a number of classes, 1 or more; got {largest}")
@@ -96,7 +98,7 @@ def load_folder(
             split = open_set_folder(listed, read, people, unseen, min_images, test_fraction, seed)
         else:
             split = _closed_set(listed, read, test_fraction, seed)
-        return _noted(split, skipped)
+        return _noted(split, skipped, base)
     if protocol == "open_set":
         raise ValueError(
             f"{base} is divided into parts already (train/CLASS/*.jpg); the protocol 'open_set' "
@@ -112,16 +114,19 @@ def load_folder(
     test = _other_part(parts["test"], *options)
     validation = parts["validation"]
     other = None if validation is None else _other_part(validation, *options)
-    return _noted(Split(train, test, other), skipped)
+    return _noted(Split(train, test, other), skipped, base)
 
 
-def _noted(split: Split, skipped: UnreadablePictures) -> Split:
-    """The split, after a warning of what was left out."""
+def _noted(split: Split, skipped: UnreadablePictures, base: Path) -> Split:
+    """The split, after a warning of what was left out; its notes say how faces were aligned."""
     skipped.report()
-    if not skipped.paths:
-        return split
-    notes = split.notes | {"unreadable": skipped.paths}
-    return replace(_without_empty_classes(split), notes=notes)
+    notes = dict(split.notes)
+    if (base / ALIGNMENT).is_file():
+        notes["alignment"] = read_json(base / ALIGNMENT)
+    if skipped.paths:
+        notes["unreadable"] = skipped.paths
+        split = _without_empty_classes(split)
+    return replace(split, notes=notes)
 
 
 def _without_empty_classes(split: Split) -> Split:

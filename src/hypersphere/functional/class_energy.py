@@ -22,12 +22,13 @@ def class_energy(
 
     Only rows of classes that occur among the labels are compared, each with all N classes; a class
     that occurs twice is computed once and counted twice. Memory is O(classes in the batch x block).
-    The result is float32 for 16-bit weights.
+    The result is float32 for 16-bit weights. With K sub-centers per class it is the mean over the
+    K^2 pairs of sub-centers of two classes; those of one class do not push each other.
 
     Differs from the released code, which pulls the classes away from their common mean instead.
 
     Args:
-        weight: (N, d), one class per row, N >= 2.
+        weight: (N, d), one class per row, N >= 2; or (N, K, d), K sub-centers per class.
         labels: (m,) integers in [0, N).
         s: power of the Riesz kernel, >= 0; 0 is the logarithmic energy.
         distance: "euclidean", or "geodesic" for the angle in radians.
@@ -39,9 +40,10 @@ def class_energy(
     >>> class_energy(weight, torch.tensor([0, 0]))  # distances sqrt(2) and 2
     tensor(0.3750)
     """
-    if weight.ndim != 2 or len(weight) < 2:
+    if weight.ndim not in (2, 3) or len(weight) < 2:
         raise ValueError(
-            f"expected weight (N, d), one class per row, N >= 2; got {tuple(weight.shape)}"
+            f"expected weight (N, d), one class per row, or (N, K, d) with K sub-centers each, "
+            f"N >= 2; got {tuple(weight.shape)}"
         )
     if labels.ndim != 1 or labels.numel() == 0 or labels.is_floating_point():
         raise ValueError(
@@ -62,7 +64,12 @@ def class_energy(
         classes, counts = torch.unique(labels, return_counts=True)
     else:  # how many there are is not known without a wait: a class that occurs twice comes twice
         classes, counts = labels, torch.ones_like(labels)
-    share = counts.to(wide.dtype) / (len(labels) * (len(weight) - 1))
+    centers = weight.shape[1] if weight.ndim == 3 else 1
+    rows = (classes[:, None] * centers + torch.arange(centers, device=classes.device)).flatten()
+    share = counts.to(wide.dtype) / (len(labels) * (len(weight) - 1) * centers**2)
+    share = share.repeat_interleave(centers)
     with torch.autocast(weight.device.type, enabled=False):
-        energy: Tensor = BatchClassEnergy.apply(wide, classes, share, potential)
+        energy: Tensor = BatchClassEnergy.apply(
+            wide.flatten(0, -2), rows, share, potential, centers
+        )
     return energy

@@ -80,8 +80,8 @@ class CurricularFaceHead(MarginHead):
 
     @property
     def curriculum(self) -> Tensor:
-        """t now."""
-        return self.t
+        """t now, as a copy: the next batch moves t before this one's backward pass, perhaps."""
+        return self.t.clone()
 
     @torch.no_grad()
     def observe(

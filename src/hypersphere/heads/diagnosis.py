@@ -18,6 +18,8 @@ from .theory import minimum_loss, minimum_scale
 
 __all__ = ["Diagnosis", "diagnose"]
 
+OPPOSITE = -0.5  # mean cosine to all classes, below which nothing comes back by itself
+
 
 @dataclass(frozen=True)
 class Diagnosis:
@@ -70,10 +72,12 @@ def diagnose(
     stuck: float = 0.1,
     ignore_index: int = -100,
     fresh: bool = False,
+    start: Diagnosis | None = None,
 ) -> Diagnosis:
     """Look at one batch: is the loss stuck at log C, and is the margin too hard?
 
-    Call it after some hundred updates, not on a fresh head, whose loss is log C by nature.
+    Call it after some hundred updates; a fresh head has a loss of log C by nature. With `fresh` it
+    says only what is sure before, and with `start` also where the features are on a wrong way.
 
     Args:
         head: the head, not sharded.
@@ -83,6 +87,7 @@ def diagnose(
         ignore_index: samples with this label are left out.
         fresh: leave out what is natural after few updates: a loss of log C, a margin that is not
             met.
+        start: what was found at the first update, to compare with.
 
     Returns:
         The measurements and the advice; printed, it reads as text.
@@ -122,6 +127,8 @@ def diagnose(
         lam=lam,
     )
     found.advice.extend(_advice(head, found, x, labels, stuck, fresh))
+    if start is not None and not found.advice:
+        found.advice.extend(_since(head, start, found, x, labels))
     return found
 
 
@@ -135,7 +142,7 @@ def _advice(
     if head.num_classes == 1:
         return []  # one class is always right: log C = 0 is the best loss, not a guess
     advice = []
-    opposite = found.class_cosine < -0.5
+    opposite = found.class_cosine < OPPOSITE
     if opposite:
         advice.append(_opposite(head, found))
     at_log_c = not fresh and abs(found.plain_loss - found.log_classes) <= stuck * found.log_classes
@@ -219,10 +226,30 @@ def _opposite(head: MarginHead, found: Diagnosis) -> str:
     if head.gradient == "exact" and head.margin is not None:
         what += ", take gradient='detached', or let the margin grow with a MarginSchedule"
     return (
-        f"the features lie opposite to all classes at once (about {angle:.0f} degrees, own class "
-        f"{found.target_angle:.0f}): there the margin keeps them, and nothing more is learned. "
-        f"Start anew: {what}"
+        f"the features {'lie' if found.class_cosine < OPPOSITE else 'turn'} opposite to all "
+        f"classes at once (about {angle:.0f} degrees, own class {found.target_angle:.0f}): there "
+        f"the margin keeps them, and nothing more is learned. Start anew: {what}"
     )
+
+
+def _since(
+    head: MarginHead, start: Diagnosis, found: Diagnosis, x: Tensor, labels: Tensor
+) -> list[str]:
+    """The two ways in which a margin is evaded, while the features are still on them.
+
+    Both take many updates to their end. A batch that is no nearer to its classes than at the start
+    tells them from a training that learns and passes by.
+    """
+    grown = found.target_angle - start.target_angle
+    if grown < -5 or found.accuracy > start.accuracy + 0.1 or head.num_classes == 1:
+        return []
+    if found.class_cosine < -0.3 and grown > 20:
+        return [_opposite(head, found)]
+    shorter = head.scale is None and found.scale < start.scale / 2
+    if shorter and _escapes_margin(head, found, x, labels):
+        lengths = f"the features shrink (mean |x| from {start.scale:.2g} to {found.scale:.2g})"
+        return [_softer(head, found, f"{lengths} in place of turning, to escape a hard margin")]
+    return []
 
 
 def _escapes_margin(head: MarginHead, found: Diagnosis, x: Tensor, labels: Tensor) -> bool:

@@ -187,8 +187,8 @@ class ClassEnergy(nn.Module):
         s: power of the Riesz kernel, >= 0; 0 is the logarithmic energy.
         distance: "euclidean", or "geodesic" for the angle in radians.
 
-    Called with a head (or its weight (N, d), one class per row) and labels (m,), it returns a
-    scalar.
+    Called with a head (or its weight (N, d), one class per row, (N, K, d) with sub-centers) and
+    labels (m,), it returns a scalar.
 
     >>> head = nn.Linear(3, 3, bias=False)
     >>> _ = nn.init.eye_(head.weight)

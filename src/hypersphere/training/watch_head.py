@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from hypersphere.heads import MarginHead, diagnose
+from hypersphere.heads import Diagnosis, MarginHead, diagnose
 
 __all__ = ["WatchHead"]
 
@@ -17,19 +17,24 @@ FRESH = 30
 class WatchHead:
     """`heads.diagnose` on the last batch before each log line; each advice is said once.
 
-    The first line that has something to say is also kept in diagnosis.json. Nothing happens for
-    heads that are sharded or spread over processes, or not of this package.
+    A line of the first updates is compared with the first of all: what is natural there is not
+    told, what becomes worse is. The first line that has something to say is also kept in
+    diagnosis.json. Nothing happens for heads that are sharded or spread over processes, or not of
+    this package.
     """
 
     def __init__(self) -> None:
         self.said: set[str] = set()
         self.batch: tuple[Tensor, Tensor] | None = None
+        self.at_start: Diagnosis | None = None
 
     def terms(self, run: Any, batch: Any, outputs: Any, final: bool) -> dict[str, Tensor]:
         done = run.step + 1
         logs = done % run.settings.log_every == 0 or done == run.settings.steps
-        if final and logs and self._watches(run, batch, outputs):
-            self.batch = outputs.detach(), batch[1]
+        if final and (logs or run.step == 0) and self._watches(run, batch, outputs):
+            if run.step == 0 and bool((batch[1] >= 0).any()):
+                self.at_start = diagnose(run.model.head, outputs, batch[1], fresh=True)
+            self.batch = (outputs.detach(), batch[1]) if logs else None
         return {}
 
     def log(self, run: Any) -> dict[str, float]:
@@ -38,7 +43,9 @@ class WatchHead:
         (features, labels), self.batch = self.batch, None
         if not bool((labels >= 0).any()):
             return {}
-        found = diagnose(run.model.head, features, labels, fresh=run.step < FRESH)
+        fresh = run.step < FRESH
+        start = self.at_start if fresh else None
+        found = diagnose(run.model.head, features, labels, fresh=fresh, start=start)
         # An advice is known by its first words; the numbers in it change.
         new = [text for text in found.advice if text[:30] not in self.said]
         if new and not self.said:

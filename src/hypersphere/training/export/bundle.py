@@ -20,7 +20,7 @@ from ..run.kept_thresholds import kept_thresholds
 from ..run.trained import TrainedRun
 from .card import model_card
 from .onnx_model import compare_onnx, write_onnx
-from .predict_script import PREDICT
+from .predict_script import NEAREST_CLASS, PAIR, SEARCH
 
 __all__ = ["Exported", "export_run"]
 
@@ -30,7 +30,12 @@ CLASS_SCORES = (
     "class scores: no decision about unknown people, who have a nearest trained class as everybody "
     "has; no threshold above applies to these scores"
 )
-ALIGNMENT = {  # what `Gallery.aligned` means for whoever uses the export
+NO_PAIRS = (
+    "no threshold of a pair goes with it: the gallery was calibrated by an earlier version, which "
+    "kept no scores of pairs; `hypersphere gallery calibrate GALLERY --run {run} --far {far:g}` "
+    "fits both thresholds"
+)
+ALIGNMENT = {  # what `aligned` of a gallery or run means for whoever uses the export
     True: "faces aligned to the template of 112 x 96 (`hypersphere align`), not whole pictures",
     False: "pictures as they are, without alignment of faces",
 }
@@ -83,11 +88,14 @@ def export_run(
     folder = Path(folder)
     if folder.exists() and any(folder.iterdir()):
         raise ValueError(f"{folder} is not empty: choose another folder")
-    prepared = preprocessing(run, gallery.aligned if gallery is not None else None)
+    aligned = None if gallery is None else gallery.aligned
+    prepared = preprocessing(run, run.aligned if aligned is None else aligned)
     notes = [] if gallery is None else _doubts(run, gallery, far)
+    decision, pair, search = _decision(run, gallery, far)
+    if gallery is not None and far is not None and pair is None:
+        notes.append(NO_PAIRS.format(run=run.folder, far=far))
     for note in notes:
         warnings.warn(note, stacklevel=2)
-    decision, pair, search = _decision(run, gallery, far)
     if "alignment" in prepared:
         notes.append(f"pictures: {prepared['alignment']}")
     if scores:
@@ -96,13 +104,15 @@ def export_run(
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     try:
-        write_onnx(run.model, run.shape, partial / "model.onnx", scores)
-        gap = compare_onnx(run.model, partial / "model.onnx", _examples(run), scores)
+        model, flips = partial / "model.onnx", decision["flips"]
+        write_onnx(run.model, run.shape, model, scores, flips)
+        gap = compare_onnx(run.model, model, _examples(run), scores, flips)
         if not gap <= TOLERANCE:
             raise ValueError(f"the ONNX file differs from the run by {gap:.1e}, over {TOLERANCE:g}")
         _write_json(partial / "preprocessing.json", prepared)
         _write_json(partial / "decision.json", {**decision, "classes": run.classes})
-        (partial / "predict.py").write_text(PREDICT, encoding="utf-8")
+        script = SEARCH if gallery is not None else NEAREST_CLASS if scores else PAIR
+        (partial / "predict.py").write_text(script, encoding="utf-8")
         if gallery is not None:
             names = np.array(gallery.names)
             np.savez(partial / "gallery.npz", features=gallery.features.numpy(), names=names)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from ..._optional import require
+from ...evaluation import extract
 from ...orthogonal.fold import unparametrized
 
 __all__ = ["compare_onnx", "write_onnx"]
@@ -29,15 +30,19 @@ class FeatureNet(nn.Module):
     Args:
         net: a classifier.
         scores: also give the scores.
+        flips: "unused", or "concatenate" the features of the mirror image to those of the picture.
     """
 
-    def __init__(self, net: nn.Module, scores: bool) -> None:
+    def __init__(self, net: nn.Module, scores: bool, flips: str = "unused") -> None:
         super().__init__()
-        self.net, self.scores = net, scores
+        self.net, self.scores, self.flips = net, scores, flips
 
     def forward(self, pictures: Tensor) -> Tensor | tuple[Tensor, Tensor]:
-        features = self.net.features(pictures)  # type: ignore[operator]
-        return (features, self.net.head(features)) if self.scores else features  # type: ignore[operator]
+        features = plain = self.net.features(pictures)  # type: ignore[operator]
+        if self.flips == "concatenate":
+            mirrored = self.net.features(pictures.flip(-1))  # type: ignore[operator]
+            features = torch.cat([plain, mirrored], dim=1)
+        return (features, self.net.head(plain)) if self.scores else features  # type: ignore[operator]
 
 
 @torch.no_grad()
@@ -71,7 +76,9 @@ def _quiet() -> Iterator[None]:
             logger.setLevel(level)
 
 
-def write_onnx(net: nn.Module, shape: Sequence[int], path: Path, scores: bool = False) -> None:
+def write_onnx(
+    net: nn.Module, shape: Sequence[int], path: Path, scores: bool = False, flips: str = "unused"
+) -> None:
     """Write a network as ONNX.
 
     Args:
@@ -79,9 +86,10 @@ def write_onnx(net: nn.Module, shape: Sequence[int], path: Path, scores: bool = 
         shape: (C, H, W) of a prepared picture.
         path: the file; weights are inside it.
         scores: also the scores of the classes.
+        flips: as the thresholds were fitted: "unused", or "concatenate".
     """
     require("onnxscript", extra="export")
-    model = FeatureNet(plain_copy(net), scores).eval()
+    model = FeatureNet(plain_copy(net), scores, flips).eval()
     with _quiet(), torch.no_grad():
         program = torch.onnx.export(
             model,
@@ -98,7 +106,9 @@ def write_onnx(net: nn.Module, shape: Sequence[int], path: Path, scores: bool = 
 
 
 @torch.no_grad()
-def compare_onnx(net: nn.Module, path: Path, pictures: Tensor, scores: bool = False) -> float:
+def compare_onnx(
+    net: nn.Module, path: Path, pictures: Tensor, scores: bool = False, flips: str = "unused"
+) -> float:
     """Run the file in onnxruntime on single pictures and batches.
 
     Args:
@@ -106,6 +116,7 @@ def compare_onnx(net: nn.Module, path: Path, pictures: Tensor, scores: bool = Fa
         path: the ONNX file.
         pictures: (n, C, H, W) prepared pictures, n >= 2.
         scores: whether it gives scores, too.
+        flips: as for `write_onnx`.
 
     Returns:
         The largest difference, relative to the largest output where that is above 1.
@@ -115,8 +126,8 @@ def compare_onnx(net: nn.Module, path: Path, pictures: Tensor, scores: bool = Fa
     largest = 0.0
     for batch in (pictures[:1], pictures):
         found = session.run(None, {INPUT: batch.numpy()})
-        features = net.features(batch)  # type: ignore[operator]
-        wanted = [features, net.head(features)] if scores else [features]  # type: ignore[operator]
+        features = extract(net, batch, flips=flips == "concatenate").flatten(1)
+        wanted = [features, extract(net, batch, logits=True)] if scores else [features]
         for ours, theirs in zip(wanted, found, strict=True):
             expected = ours.numpy()
             gap = float(np.abs(theirs - expected).max()) / max(1.0, float(np.abs(expected).max()))

@@ -1,13 +1,16 @@
-"""The script that is exported beside a model; it needs onnxruntime, numpy and Pillow."""
+"""The script that is exported beside a model; it needs onnxruntime, numpy and Pillow.
+
+There are three, each for one question: who of the gallery is it, is it the same person, which
+trained class is nearest? What is exported decides which of them goes with it. Where there is no
+threshold, it is 2: no cosine reaches it, so nobody is accepted.
+"""
 
 from __future__ import annotations
 
-__all__ = ["PREDICT"]
+__all__ = ["NEAREST_CLASS", "PAIR", "SEARCH"]
 
-PREDICT = '''\
-"""python predict.py PICTURE ...: who it is, its nearest trained class, or is it the first again?"""
-import json, pathlib, sys
-import numpy as np, onnxruntime
+_PICTURE = """\
+import json, pathlib, sys, numpy as np, onnxruntime
 from PIL import Image, ImageOps
 
 here = pathlib.Path(__file__).resolve().parent
@@ -15,41 +18,69 @@ how, rule = (json.loads((here / f"{n}.json").read_bytes()) for n in ("preprocess
 model = onnxruntime.InferenceSession(here / "model.onnx", providers=["CPUExecutionProvider"])
 
 def predict(path):
-    """[unit feature, scores of the trained classes if they were exported] of a picture file."""
-    picture = Image.open(path)
+    picture = ImageOps.exif_transpose(Image.open(path))
     if picture.mode[0] in "IF":  # converting would cut the values off
         raise ValueError(f"{picture.mode} pixels, not 8 bits per channel")
-    picture = ImageOps.exif_transpose(picture) if how["orientation"] == "exif" else picture
-    filter = Image.Resampling[how["resampling"].upper()]
-    x = np.asarray(picture.convert(how["mode"]).resize(how["size"][::-1], filter)) * how["scale"]
+    method = Image.Resampling[how["resampling"].upper()]
+    x = np.asarray(picture.convert(how["mode"]).resize(how["size"][::-1], method)) * how["scale"]
     x = (x.reshape(*how["size"], -1).transpose(2, 0, 1) - how["mean"]) / how["std"]
-    feature, *scores = model.run(None, {"pictures": np.float32([x, x[..., ::-1]])})
-    feature = feature.ravel() if rule["flips"] == "concatenate" else feature[0]
-    return [feature / np.linalg.norm(feature), *(both[0] for both in scores)]
+"""
+
+_FEATURE = """\
+    feature = model.run(["features"], {"pictures": np.float32([x])})[0][0]
+    return feature / np.linalg.norm(feature)
+
+"""
+
+SEARCH = (
+    '"""python predict.py PICTURE ...: who of the gallery it is; exit code 3 if nobody is"""\n'
+    + _PICTURE
+    + _FEATURE
+    + """\
+if __name__ == "__main__":
+    known, least, code = np.load(here / "gallery.npz"), rule["search"] or {"value": 2}, 3
+    for path in sys.argv[1:] or sys.exit("usage: python predict.py PICTURE ..."):
+        try:
+            score, name = max(zip(known["features"] @ predict(path), known["names"]))
+        except Exception as error:  # Pillow raises many kinds
+            sys.exit(f"{path}: cannot be read ({error})")
+        name, code = (name, 0) if score >= least["value"] else ("unknown", code)
+        print(f"{path}: {name} ({score:.4f}; accepted from {least['value']:.4f} on)")
+    sys.exit(code)
+"""
+)
+
+PAIR = (
+    '"""python predict.py FIRST SECOND: are they the same person? exit code 3 if not"""\n'
+    + _PICTURE
+    + _FEATURE
+    + """\
+if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit("usage: python predict.py FIRST SECOND")
+    try:
+        score, least = np.dot(*map(predict, sys.argv[1:])), rule["pair"] or {"value": 2, "far": 0}
+    except Exception as error:  # Pillow raises many kinds
+        sys.exit(f"{' or '.join(sys.argv[1:])} cannot be read ({error})")
+    answer = "the same" if score >= least["value"] else "different"
+    print(f"{answer} ({score:.4f}; same from {least['value']:.4f} on, at FAR {least['far']:g})")
+    sys.exit(0 if answer == "the same" else 3)
+"""
+)
+
+NEAREST_CLASS = (
+    '"""python predict.py PICTURE ...: the nearest trained class; unknown people have one too"""\n'
+    + _PICTURE
+    + """\
+    feature, scores = model.run(None, {"pictures": np.float32([x])})
+    return feature[0] / np.linalg.norm(feature[0]), scores[0]
 
 if __name__ == "__main__":
-    paths, gallery, codes = sys.argv[1:], here / "gallery.npz", {3}  # 3: nobody is known
-    known = dict(np.load(gallery)) if gallery.exists() else {}
-    pairs = not known and len(model.get_outputs()) == 1  # of the first picture with each other
-    if len(paths) < 1 + pairs:
-        print("usage: predict.py", "FIRST " * pairs + "PICTURE ...", file=sys.stderr)
-        sys.exit(2)
-    least = rule["pair" if pairs else "search"] or {"value": np.inf}  # no threshold: nobody
-    for path in paths:
+    for path in sys.argv[1:] or sys.exit("usage: python predict.py PICTURE ..."):
         try:
-            feature, *scores = predict(path)
+            best = predict(path)[1].argmax()
         except Exception as error:  # Pillow raises many kinds
-            print(f"{path}: cannot be read ({error})", file=sys.stderr)
-            codes.add(1)
-            continue
-        if known:
-            score, name = max(zip(known["features"] @ feature, known["names"]))
-            codes.add(0 if score >= least["value"] else 3)
-            print(f"{path}: {name if score >= least['value'] else 'unknown'} ({score:.4f})")
-        elif pairs:
-            known = {"features": feature[None], "names": [f"same as {path}"]}
-        else:  # the best of the trained classes: unknown people have one, too
-            print(f"{path}: nearest trained class {rule['classes'][scores[0].argmax()]}")
-            codes.add(0)
-    sys.exit(1 if 1 in codes else min(codes))
-'''
+            sys.exit(f"{path}: cannot be read ({error})")
+        print(f"{path}: nearest trained class {rule['classes'][best]}")
+"""
+)

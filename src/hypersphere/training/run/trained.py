@@ -22,7 +22,7 @@ from ..build import make_loaders
 from ..config import Config
 from .checkpoint import RunError
 from .load import find_weights, load_net
-from .own_data import as_started, check_classes, differs, kept_normalization
+from .own_data import SPLIT, as_started, check_classes, differs, kept_normalization
 from .records import data_of_run, read_record, run_config
 
 __all__ = ["Preprocessing", "Samples", "TrainedRun"]
@@ -137,6 +137,16 @@ class TrainedRun:
         # Fitted anew only for runs of earlier versions, which did not keep it.
         try:
             return kept_normalization(self.folder) or self.loaders.normalize
+        except RunError as error:
+            raise ValueError(str(error)) from None
+
+    @cached_property
+    def aligned(self) -> bool | None:
+        """Whether the pictures of its data were made by `hypersphere align`; None if unknown."""
+        try:
+            return True if "alignment" in read_record(self.folder / SPLIT) else None
+        except FileNotFoundError:
+            return None
         except RunError as error:
             raise ValueError(str(error)) from None
 
