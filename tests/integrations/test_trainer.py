@@ -155,3 +155,31 @@ def test_wrong_names_and_nothing_to_train_are_refused():
         rotation_optimizer(rotated(), "sdg")
     with pytest.raises(ValueError, match="no parameter to train"):
         rotation_optimizer(make("bert").requires_grad_(False))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"method": "exponential"}, "with method='cayley', the model with method='exponential'"),
+        ({"blocks": 2}, "with blocks=1, the model with blocks=2"),
+    ],
+)
+def test_a_run_with_other_rotations_cannot_resume(tmp_path, options, words):
+    run(trainer(rotated(), tmp_path, save_strategy="steps", save_steps=3))
+    with pytest.raises(ValueError, match=words):
+        run(trainer(rotated(**options), tmp_path),
+            resume_from_checkpoint=str(tmp_path / "checkpoint-3"))  # fmt: skip
+
+
+def test_a_run_with_restarts_resumes(tmp_path):
+    class Restart(transformers.TrainerCallback):
+        def on_step_end(self, args, state, control, model=None, optimizer=None, **objects):
+            if state.global_step % 2 == 1:
+                hs.orthogonal.restart(model, optimizer)
+
+    options = {"save_strategy": "steps", "save_steps": 3}
+    whole, again = (rotated(both_sides=True) for _ in range(2))
+    run(trainer(whole, tmp_path, callbacks=[Restart(), RotationCallback()], **options))
+    it = trainer(again, tmp_path, callbacks=[Restart(), RotationCallback()], **options)
+    run(it, resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
+    assert torch.equal(logits(again.eval(), "bert"), logits(whole.eval(), "bert"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
@@ -10,6 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from ..orthogonal import OGD, parameter_groups
+from ..orthogonal.beside_peft import guard_merges
 from ..orthogonal.rotation import rotations
 from ..ranges import Range
 from ..registry import unknown_name
@@ -65,6 +67,8 @@ def rotation_optimizer(
             f"only OGD keeps rotations of method 'ogd' orthogonal: rotation_optimizer(model, 'ogd')"
             f", or rotate(model, method='cayley') for {name!r}"
         )
+    guard_merges(model)  # of LoRA layers that came after `rotate`
+    _warn_of_frozen_rotations(model)
     groups = _vectors_apart(parameter_groups(model, weight_decay, lr=lr, optimizer=name))
     if not groups:
         raise ValueError(
@@ -82,6 +86,16 @@ def rotation_optimizer(
     classes = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam, "sgd": torch.optim.SGD}
     made: Optimizer = classes[name](groups, lr=lr, **options)
     return made
+
+
+def _warn_of_frozen_rotations(model: nn.Module) -> None:
+    maps = [p for *_, rotation in rotations(model) for p in rotation.map.parameters()]
+    if maps and not any(p.requires_grad for p in maps):
+        warnings.warn(
+            "all rotations are frozen and will not be trained: rotate(model) after freezing it and "
+            "after get_peft_model(model, ...), which freezes everything but its own adapters",
+            stacklevel=3,
+        )
 
 
 def _vectors_apart(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:

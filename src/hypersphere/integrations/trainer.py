@@ -16,6 +16,8 @@ from torch import nn
 
 from .._optional import require
 from ..orthogonal import load_adapter, save_adapter
+from ..orthogonal.adapters import read
+from ..orthogonal.adapters.attach import other_maps
 from ..orthogonal.rotation import required_rotations
 
 __all__ = ["RotationCallback"]
@@ -80,7 +82,14 @@ class RotationCallback(_Base):  # type: ignore[misc]
                 f"name the checkpoint by RotationCallback(resume_from=...); one that was saved "
                 f"without this callback has no rotations"
             )
-        load_adapter(_model(objects), folder / FOLDER)
+        adapter = read(folder / FOLDER)
+        difference = other_maps(_model(objects), adapter)
+        if difference:
+            raise ValueError(
+                f"the run cannot resume from {folder}: {difference}. Its optimizer would train "
+                f"other rotations than the model uses: rotate(...) as for the checkpoint"
+            )
+        load_adapter(_model(objects), adapter)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
         """Read the adapter of the best checkpoint, if the Trainer has gone back to that.

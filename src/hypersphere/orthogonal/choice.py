@@ -138,7 +138,7 @@ def choose_side(site: Site, side: str, needs_weight: str, block_length: int) -> 
         needs_weight: an argument that changes the weight itself, such as "start='random'"; or "".
         block_length: numbers that a block of R turns at once.
     """
-    if INPUT_ROTATION in site.module._modules:
+    if INPUT_ROTATION in site.module._modules or (side == "input" and _is_rotated(site)):
         return side, f"{site.label} is rotated already: fold(model) it first"
     no_inputs = why_no_inputs(site) or (needs_weight and f"{needs_weight} changes the weight")
     if side == "input":

@@ -31,16 +31,20 @@ class PlannedLayer:
         site: the weight.
         side: "weight" or "input".
         form: of R.
+        learn_lengths: whether the length of each neuron is trained, too.
     """
 
     site: Site
     side: str
     form: Form
+    learn_lengths: bool = False
 
     @property
     def trained(self) -> int:
-        """Numbers that R trains."""
-        return trained_numbers(self.form, self.site.layout)
+        """Numbers that R trains, and lengths of neurons."""
+        layout = self.site.layout
+        lengths = layout.sets * layout.neurons if self.learn_lengths else 0
+        return trained_numbers(self.form, layout) + lengths
 
 
 @dataclass
@@ -78,6 +82,7 @@ def make_plan(
     skip: Collection[str] | None,
     targets: str | Collection[str] | None,
     needs_weight: str,
+    learn_lengths: bool = False,
 ) -> RotationPlan:
     """The plan, or an error that names every layer in the way."""
     check_form(form, start)
@@ -95,7 +100,7 @@ def make_plan(
                 f"{length}: name it in skip, or choose blocks of even length"
             )
         picked, problem = choose_side(site, side, needs_weight, length)
-        layers.append(PlannedLayer(site, picked, form))
+        layers.append(PlannedLayer(site, picked, form, learn_lengths))
         problems += [problem] if problem else []
     if problems:
         more = f" (and {len(problems) - 5} more)" if len(problems) > 5 else ""

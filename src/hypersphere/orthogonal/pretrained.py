@@ -16,9 +16,10 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from .beside_peft import guard_merges, refuse_peft_files
 from .fold import why_not_written
 from .input_side import effective_weight
-from .rotation import INPUT_ROTATION, rotations
+from .rotation import INPUT_ROTATION, Rotation, rotations
 
 __all__ = ["folded_state", "install_plain_files", "whole"]
 
@@ -38,6 +39,7 @@ def install_plain_files(model: nn.Module) -> None:
         if _load_plain not in _hooks(module):
             cast(Any, module).register_load_state_dict_pre_hook(_load_plain)
             cast(Any, module).register_state_dict_post_hook(_fold_for_parent)
+    guard_merges(model)
 
 
 def _hooks(module: nn.Module) -> list[object]:
@@ -146,23 +148,35 @@ def _save_folded(
 def _fold_for_parent(module: nn.Module, state_dict: Any, prefix: str, *rest: Any) -> None:
     """Fold the state of a layer that is collected for `save_pretrained`."""
     frame: Any = sys._getframe(1)
-    while frame is not None and not _saves_pretrained(frame):  # Note [Models around a rotated one]
+    while frame is not None and not _saver(frame):  # Note [Models around a rotated one]
         frame = frame.f_back
     if frame is None:
+        return
+    if _saver(frame) == "peft":
+        # RotationCallback writes an adapter with everything beside the files of PEFT.
+        if not all(_keeps_neurons(rotation) for *_, rotation in rotations(module)):
+            refuse_peft_files()
         return
     keys = [key for key in state_dict if key.startswith(prefix)]
     part = {key[len(prefix) :]: state_dict.pop(key) for key in keys}
     state_dict.update({prefix + key: v for key, v in folded_state(module, part).items()})
 
 
-def _saves_pretrained(frame: Any) -> bool:
+def _saver(frame: Any) -> str:
+    """The library whose `save_pretrained` runs in a frame; empty if none does."""
     library = str(frame.f_globals.get("__name__", "")).partition(".")[0]
-    return frame.f_code.co_name == "save_pretrained" and library == "transformers"
+    saves = frame.f_code.co_name == "save_pretrained" and library in ("transformers", "peft")
+    return library if saves else ""
 
 
 # Note [Neurons of the base]
 # The Trainer of Hugging Face reads back the folded weights it wrote. The callback that has written
 # R beside them brings it afterwards, and then the neurons have to be those of the base.
+
+
+def _keeps_neurons(rotation: Rotation) -> bool:
+    """Whether the callback of the Trainer is in charge. Note [Neurons of the base]."""
+    return bool(getattr(rotation, "keeps_neurons", False))
 
 
 @torch.no_grad()
@@ -181,8 +195,10 @@ def _load_plain(module: nn.Module, state_dict: dict[str, Any], prefix: str, *res
             continue
         chain: Any = rotation if beside else cast(Any, module.parametrizations)[parameter]
         neurons = place if beside else chain.original
-        if not getattr(rotation, "keeps_neurons", False):  # Note [Neurons of the base]
+        if not _keeps_neurons(rotation):
             neurons = rotation.right_inverse(value.to(neurons))
+            if rotation.other_neurons(neurons, value.to(neurons)):
+                state_dict[f"{inner}{'' if beside else '0.'}moved_neurons"] = torch.tensor(True)
         del state_dict[prefix + parameter]
         state_dict[prefix + parameter if beside else inner + "original"] = neurons.detach()
         for name, own in chain.state_dict().items():

@@ -27,9 +27,13 @@ def restart(model: nn.Module, optimizer: Optimizer | None = None) -> nn.Module:
     remembers of them (momentum, second moments, step counts) belongs to the old R and is forgotten
     at its next step; the momentum of :class:`OGD` is carried over, as W U keeps its meaning.
 
+    The neurons are then no longer those of the base, so :func:`save_adapter` writes them, too: as
+    many numbers as the rotated weights have.
+
     Args:
         model: a rotated model.
-        optimizer: forgets at once. Default: whatever optimizer steps the parameters next.
+        optimizer: forgets at once, so that a checkpoint saved before its next step resumes exactly.
+            Default: whatever optimizer steps the parameters next.
 
     Returns:
         The model.
@@ -61,6 +65,7 @@ def restart(model: nn.Module, optimizer: Optimizer | None = None) -> nn.Module:
     for (_, module, parameter, rotation), weight in zip(found, weights, strict=True):
         _begin_again(rotation.map)
         _set_neurons(module, parameter, rotation, weight)
+        rotation.moved_neurons.fill_(True)
         for p in rotation.map.parameters():
             if rotation.method == "ogd":
                 mark_orthogonal(p)

@@ -124,23 +124,13 @@ def rotate(
     Linear(in_features=8, out_features=10, bias=True)
     """
     form = Form(method, blocks, share_blocks, structure, factors, rank, both_sides, bandwidth)
-    check_refine(refine)
     unit_norm = start != "identity" if normalize is None else normalize
-    changes = {
-        "a function T(v)": not isinstance(method, str),
-        f"method={method!r}": method in TURNED_START and structure != "reflections",
-        f"start={start!r}": start != "identity",
-        "normalize=True": unit_norm,
-        f"refine={refine!r}": refine is not None,
-        "learn_neurons=True": learn_neurons,
-        "learn_lengths=True": learn_lengths,
-        "both_sides=True": both_sides,
-    }
-    needs_weight = next((text for text, yes in changes.items() if yes), "")
-    plan = make_plan(model, form, start, side, skip, targets, needs_weight)
+    plan = plan_rotation(
+        model, method, blocks, share_blocks, start, skip, targets, structure, side, both_sides,
+        rank, factors, normalize, refine, learn_neurons, bandwidth, refine_steps, generator,
+        learn_lengths, verbose,
+    )  # fmt: skip
     warn_of_memory(plan, MEMORY_WARNING)
-    if verbose:
-        print(plan)
 
     def prepared(layer: PlannedLayer) -> tuple[PlannedLayer, Rotation, Tensor | None]:
         """The rotation and, if they are not the weight as it is, the neurons."""
@@ -159,6 +149,8 @@ def rotate(
         value = float("nan") if constant else energy(first(rows), layout.sets)
         rotation = Rotation(layout, first, value, weight.requires_grad, learn_lengths)
         rotation.to(weight.device)
+        changed = start != "identity" or unit_norm or refine is not None
+        rotation.moved_neurons.fill_(rows is not before and changed)
         if learn_lengths:
             rotation.to(torch.promote_types(weight.dtype, torch.float32))
             rows = rotation.take_lengths(rows)
@@ -187,6 +179,14 @@ def plan_rotation(
     both_sides: bool = False,
     rank: int = 8,
     factors: int | None = None,
+    normalize: bool | None = None,
+    refine: str | None = None,
+    learn_neurons: bool = False,
+    bandwidth: int = 1,
+    refine_steps: int = 1000,
+    generator: torch.Generator | None = None,
+    learn_lengths: bool = False,
+    verbose: bool = False,
 ) -> RotationPlan:
     """What :func:`rotate` would do with the same arguments; the model is left as it is.
 
@@ -203,6 +203,14 @@ def plan_rotation(
         both_sides: as in :func:`rotate`.
         rank: as in :func:`rotate`.
         factors: as in :func:`rotate`.
+        normalize: as in :func:`rotate`.
+        refine: as in :func:`rotate`.
+        learn_neurons: as in :func:`rotate`.
+        bandwidth: as in :func:`rotate`.
+        refine_steps: changes nothing here.
+        generator: changes nothing here.
+        learn_lengths: as in :func:`rotate`.
+        verbose: print the plan.
 
     Returns:
         The plan: which layers, on which side, with which R; what is left out and why. It prints as
@@ -215,14 +223,24 @@ def plan_rotation(
     0      Embedding(9, 4)  -      left out                   embeddings=False
     3      linear 3 x 8     -      left out                   output layer
     """
-    form = Form(method, blocks, share_blocks, structure, factors, rank, both_sides)
+    form = Form(method, blocks, share_blocks, structure, factors, rank, both_sides, bandwidth)
+    check_refine(refine)
+    unit_norm = start != "identity" if normalize is None else normalize
     changes = {
+        "a function T(v)": not isinstance(method, str),
+        f"method={method!r}": method in TURNED_START and structure != "reflections",
         f"start={start!r}": start != "identity",
-        f"method={method!r}": not isinstance(method, str) or method in TURNED_START,
+        "normalize=True": unit_norm,
+        f"refine={refine!r}": refine is not None,
+        "learn_neurons=True": learn_neurons,
+        "learn_lengths=True": learn_lengths,
         "both_sides=True": both_sides,
     }
     needs_weight = next((text for text, yes in changes.items() if yes), "")
-    return make_plan(model, form, start, side, skip, targets, needs_weight)
+    plan = make_plan(model, form, start, side, skip, targets, needs_weight, learn_lengths)
+    if verbose:
+        print(plan)
+    return plan
 
 
 def _input_rotation(layer: PlannedLayer, generator: torch.Generator | None) -> Rotation:

@@ -14,7 +14,7 @@ from ..finding import FilterMatrix
 from ..functional import normalize, row_norm
 from .block_matrix import Matrix, mark_orthogonal, wide_dtype
 from .butterfly import Butterfly
-from .matrices import FREE
+from .matrices import FREE, TURNED_START
 from .reflections import Reflections
 from .two_sided import TwoSided
 
@@ -54,6 +54,7 @@ class Rotation(nn.Module):
     neuron_role = "none"  # no layer of its own: see hypersphere.finding
     start_energy: Tensor
     current_task: Tensor
+    moved_neurons: Tensor  # whether they are other ones than the weight before `rotate` had
     lengths: nn.Parameter | None
 
     def __init__(
@@ -76,6 +77,7 @@ class Rotation(nn.Module):
         self.lengths = nn.Parameter(torch.ones(rows, 1)) if learn_lengths else None
         self.register_buffer("start_energy", torch.tensor(start_energy))
         self.register_buffer("current_task", torch.tensor(0))
+        self.register_buffer("moved_neurons", torch.tensor(False))
 
     @property
     def map(self) -> nn.Module:
@@ -101,7 +103,8 @@ class Rotation(nn.Module):
                 f"it returned {tuple(turned.shape)}"
             )
         if self.lengths is not None:
-            turned = turned * self.lengths
+            # A step may take a length below zero, which would turn the neuron around.
+            turned = turned * self.lengths.abs()
         return self.layout.weight(turned).to(neurons.dtype)
 
     def right_inverse(self, weight: Tensor) -> Tensor:
@@ -135,6 +138,22 @@ class Rotation(nn.Module):
         assert self.lengths is not None
         self.lengths.copy_(row_norm(rows, keepdim=True))
         return normalize(rows)
+
+    def other_neurons(self, neurons: Tensor, weight: Tensor) -> bool:
+        """Whether neurons are other ones than an identity start would take from a weight.
+
+        Args:
+            neurons: of the shape of the weight.
+            weight: the plain weight.
+
+        Returns:
+            False also if they differ by the signed permutation with which some methods start.
+        """
+        own, plain = self.layout.rows(neurons), self.layout.rows(weight)
+        plain = plain if self.lengths is None else normalize(plain)
+        if self.method in TURNED_START:
+            own, plain = own.abs().sort(-1).values, plain.abs().sort(-1).values
+        return not torch.equal(own, plain)
 
     def turn_inputs(self, rows: Tensor) -> Tensor:
         """R^T x, so that W (R^T x) is what the turned weight would give.
@@ -188,6 +207,8 @@ class Rotation(nn.Module):
         names = {key[len(start) :].split(".")[0] for key in state_dict if key.startswith(start)}
         for name in sorted(names - set(self.tasks)):
             self.add_task(name)
+        if prefix + "current_task" in state_dict:  # states from before there was this entry
+            state_dict.setdefault(prefix + "moved_neurons", self.moved_neurons)
         super()._load_from_state_dict(state_dict, prefix, *rest)
         if prefix + "current_task" in state_dict:
             self.use_task(sorted(names or self.tasks)[int(self.current_task)])

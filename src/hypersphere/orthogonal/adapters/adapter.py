@@ -15,7 +15,7 @@ from ..task_values import brought_values
 from .base_hash import base_hashes
 from .maps import map_options
 
-__all__ = ["Adapter", "AdapterLayer", "capture", "rotated_weights", "unwrapped"]
+__all__ = ["Adapter", "AdapterLayer", "capture", "neurons", "rotated_weights", "unwrapped"]
 
 
 @dataclass
@@ -74,6 +74,15 @@ def rotated_weights(model: nn.Module) -> dict[str, tuple[nn.Module, str, Rotatio
     }
 
 
+def neurons(module: Any, parameter: str, rotation: Rotation) -> Tensor:
+    """The parameter that a rotation turns: below the parametrization, or the weight itself."""
+    if rotation.side == "input":
+        found: Tensor = getattr(module, parameter)
+    else:
+        found = module.parametrizations[parameter].original
+    return found
+
+
 @torch.no_grad()
 def capture(model: nn.Module) -> Adapter:
     """The adapter of the current task.
@@ -105,7 +114,11 @@ def capture(model: nn.Module) -> Adapter:
 
 
 def trained_values(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Parameters outside of the maps that are trained or came with an adapter, and the buffers."""
+    """What an adapter holds beside the maps.
+
+    Parameters that are trained or came with an adapter, neurons that are not the base's any more
+    (see :func:`restart`), and the buffers.
+    """
     rotated = rotated_weights(model)
     brought = {n for _, _, r in rotated.values() for n in brought_values(model, r.task)}
     inside = {
@@ -113,8 +126,10 @@ def trained_values(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
         for _, _, rotation in rotated.values()
         for value in [*rotation.tasks.parameters(), *rotation.buffers()]
     }
+    moved = {id(neurons(*item)) for item in rotated.values() if item[2].moved_neurons}
     for name, parameter in model.named_parameters():
-        if (parameter.requires_grad or name in brought) and id(parameter) not in inside:
+        changed = parameter.requires_grad or name in brought or id(parameter) in moved
+        if changed and id(parameter) not in inside:
             yield name, parameter
     saved = model.state_dict(keep_vars=True)
     for name, buffer in model.named_buffers():

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from ..fold import use_task
 from ..rotation import DEFAULT_TASK, Rotation
 from ..task_values import put_value, remember_values
-from .adapter import Adapter, rotated_weights
+from .adapter import Adapter, neurons, rotated_weights
 from .base_hash import base_hashes, foreign_base, start_of
 from .maps import form_of, make_map, map_options, rotate_weight, undo_rotation
 
-__all__ = ["attach"]
+__all__ = ["attach", "other_maps"]
 
 MISMATCH = "the adapter does not fit this model"
 
@@ -54,11 +54,42 @@ def attach(model: nn.Module, adapter: Adapter, task: str, check_base: bool = Tru
         raise
     current = next(iter(before.values()))[2].task if before else DEFAULT_TASK
     _give_maps(model, maps, task)
+    brought = {id(places[name]) for name in adapter.values}
+    for item in rotated_weights(model).values():
+        if id(neurons(*item)) in brought:
+            item[2].moved_neurons.fill_(True)
     remember_values(model, task, adapter.values, current)
     if current == task:
         for name, value in adapter.values.items():
             put_value(places[name], value)
     return use_task(model, task)
+
+
+def other_maps(model: nn.Module, adapter: Adapter) -> str:
+    """How the maps of an adapter differ in form from those of a model.
+
+    Args:
+        model: a rotated model.
+        adapter: to compare with.
+
+    Returns:
+        The first difference as a sentence without its full stop; empty if there is none.
+    """
+    here = {path: map_options(path, found[2]) for path, found in rotated_weights(model).items()}
+    there = {path: layer.options for path, layer in adapter.layers.items()}
+    for path in sorted(here.keys() | there.keys()):
+        if path not in there:
+            return f"it does not rotate {path}, as the model does"
+        if path not in here:
+            return f"it rotates {path}, which the model does not"
+        known = [k for k in here[path] if k != "side"]  # either side has the same numbers
+        other = [k for k in known if k in there[path] and here[path][k] != there[path][k]]
+        if other:
+            ours, theirs = (
+                ", ".join(f"{key}={of[path][key]!r}" for key in other) for of in (here, there)
+            )
+            return f"it rotates {path} with {theirs}, the model with {ours}"
+    return ""
 
 
 def _check_names(model: nn.Module, adapter: Adapter, rotated: dict[str, Any]) -> None:

@@ -116,6 +116,11 @@ def _merged_values(adapters: list[Adapter], shares: list[float]) -> dict[str, Te
     values = {}
     for name in {name: None for adapter in adapters for name in adapter.values}:
         found = [adapter.values.get(name) for adapter in adapters]
+        if name.endswith(".original") or any(name in adapter.layers for adapter in adapters):
+            raise ValueError(
+                f"an adapter holds neurons of its own, {name} (after restart, a random start or "
+                f"with learn_neurons=True): only rotations of the same neurons have a mean"
+            )
         present = [value for value in found if value is not None]
         if len(present) < len(adapters):
             raise ValueError(
@@ -136,6 +141,6 @@ def _mean(name: str, values: list[Tensor], shares: list[float]) -> Tensor:
     part = torch.tensor(shares, dtype=torch.float64).view(-1, *[1] * first.dim())
     part = part / part.sum()
     stacked = torch.stack([value.double() for value in values])
-    if name.endswith(".lengths") and bool((stacked > 0).all()):
-        return (part * stacked.log()).sum(0).exp().to(first.dtype)
+    if name.endswith(".lengths") and bool((stacked != 0).all()):  # their absolute values count
+        return (part * stacked.abs().log()).sum(0).exp().to(first.dtype)
     return (part * stacked).sum(0).to(first.dtype)

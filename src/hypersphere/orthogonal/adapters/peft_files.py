@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from ..._reading import Unreadable, read_json, read_tensors
 from ...functional import orthogonalize
+from ..beside_peft import is_peft_model
 from ..rotation import Matrix
 from .adapter import Adapter, AdapterLayer
 from .adapter_files import replace_file, safetensors_bytes
@@ -55,6 +56,11 @@ def write_peft(
         raise ValueError(
             "PEFT's files name modules of a model: load_adapter(model, adapter), then "
             "save_adapter(model, folder, format='peft')"
+        )
+    if is_peft_model(model):
+        raise ValueError(
+            f"PEFT's OFT files cannot hold a rotation beside PEFT's own adapters{_OTHERWISE} with "
+            f"both"
         )
     modules = dict(model.named_modules())
     tensors, shapes = {}, {}
@@ -104,6 +110,12 @@ def _whole_modules(adapter: Adapter, modules: dict[str, nn.Module]) -> list[str]
     for value in adapter.values:
         name = value.rpartition(".")[0]
         names[name] = None
+        if value in adapter.layers or value.endswith(".original"):
+            raise ValueError(
+                f"PEFT's OFT files cannot hold {value}: these neurons are not those of the base "
+                f"any more (restart, a random start, learn_neurons=True). fold(model) and save the "
+                f"whole model{_OTHERWISE}"
+            )
         if f"{name}.weight" in adapter.layers:
             raise ValueError(
                 f"PEFT's OFT files cannot hold {value} beside the rotation of {name}.weight: "
