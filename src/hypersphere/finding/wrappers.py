@@ -156,7 +156,7 @@ def _hook_remark(hook: Any) -> str:
 def _recompute(hook: Any, module: nn.Module) -> Tensor:
     # The attribute is what the last forward pass left, with a graph that may be used up.
     if isinstance(hook, BasePruningMethod):
-        pruned: Tensor = hook.apply_mask(module)
+        pruned: Tensor = hook.apply_mask(module)  # type: ignore[no-untyped-call]
         return pruned
     if type(hook).__name__ == "SpectralNorm":
         result: Tensor = hook.compute_weight(module, do_power_iteration=False)

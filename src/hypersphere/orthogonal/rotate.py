@@ -16,7 +16,14 @@ from .first_maps import Form, start_neurons
 from .fold import unparametrized
 from .input_side import attach_input_rotation, average_over_ranks, detach_input_rotation
 from .matrices import CONSTRUCTED, TURNED_START
-from .plan import PlannedLayer, RotationPlan, check_refine, make_plan, warn_of_memory
+from .plan import (
+    PlannedLayer,
+    RotationPlan,
+    check_not_replicated,
+    check_refine,
+    make_plan,
+    warn_of_memory,
+)
 from .pretrained import install_plain_files
 from .refine import refine_neurons
 from .rotation import MAPS, Rotation
@@ -125,18 +132,9 @@ def rotate(
     """
     form = Form(method, blocks, share_blocks, structure, factors, rank, both_sides, bandwidth)
     check_refine(refine)
+    check_not_replicated(model)
     unit_norm = start != "identity" if normalize is None else normalize
-    changes = {
-        "a function T(v)": not isinstance(method, str),
-        f"method={method!r}": method in TURNED_START and structure != "reflections",
-        f"start={start!r}": start != "identity",
-        "normalize=True": unit_norm,
-        f"refine={refine!r}": refine is not None,
-        "learn_neurons=True": learn_neurons,
-        "learn_lengths=True": learn_lengths,
-        "both_sides=True": both_sides,
-    }
-    needs_weight = next((text for text, yes in changes.items() if yes), "")
+    needs_weight = _needs_weight(form, start, unit_norm, refine, learn_neurons, learn_lengths)
     plan = make_plan(model, form, start, side, skip, targets, needs_weight)
     warn_of_memory(plan, MEMORY_WARNING)
     if verbose:
@@ -187,6 +185,11 @@ def plan_rotation(
     both_sides: bool = False,
     rank: int = 8,
     factors: int | None = None,
+    normalize: bool | None = None,
+    refine: str | None = None,
+    learn_neurons: bool = False,
+    learn_lengths: bool = False,
+    bandwidth: int = 1,
 ) -> RotationPlan:
     """What :func:`rotate` would do with the same arguments; the model is left as it is.
 
@@ -203,6 +206,11 @@ def plan_rotation(
         both_sides: as in :func:`rotate`.
         rank: as in :func:`rotate`.
         factors: as in :func:`rotate`.
+        normalize: as in :func:`rotate`.
+        refine: as in :func:`rotate`.
+        learn_neurons: as in :func:`rotate`.
+        learn_lengths: as in :func:`rotate`.
+        bandwidth: as in :func:`rotate`.
 
     Returns:
         The plan: which layers, on which side, with which R; what is left out and why. It prints as
@@ -215,19 +223,40 @@ def plan_rotation(
     0      Embedding(9, 4)  -      left out                   embeddings=False
     3      linear 3 x 8     -      left out                   output layer
     """
-    form = Form(method, blocks, share_blocks, structure, factors, rank, both_sides)
-    changes = {
-        f"start={start!r}": start != "identity",
-        f"method={method!r}": not isinstance(method, str) or method in TURNED_START,
-        "both_sides=True": both_sides,
-    }
-    needs_weight = next((text for text, yes in changes.items() if yes), "")
+    form = Form(method, blocks, share_blocks, structure, factors, rank, both_sides, bandwidth)
+    check_refine(refine)
+    unit_norm = start != "identity" if normalize is None else normalize
+    needs_weight = _needs_weight(form, start, unit_norm, refine, learn_neurons, learn_lengths)
     return make_plan(model, form, start, side, skip, targets, needs_weight)
+
+
+def _needs_weight(
+    form: Form,
+    start: str,
+    unit_norm: bool,
+    refine: str | None,
+    learn_neurons: bool,
+    learn_lengths: bool,
+) -> str:
+    """The first argument that changes the weight itself, as text; empty if none does."""
+    changes = {
+        "a function T(v)": not isinstance(form.method, str),
+        f"method={form.method!r}": form.method in TURNED_START and form.structure != "reflections",
+        f"start={start!r}": start != "identity",
+        "normalize=True": unit_norm,
+        f"refine={refine!r}": refine is not None,
+        "learn_neurons=True": learn_neurons,
+        "learn_lengths=True": learn_lengths,
+        "both_sides=True": form.both_sides,
+    }
+    return next((text for text, yes in changes.items() if yes), "")
 
 
 def _input_rotation(layer: PlannedLayer, generator: torch.Generator | None) -> Rotation:
     module, layout = layer.site.module, layer.site.layout
-    device = next(module.parameters()).device
+    # Some quantized layers have no parameters, or no tensors at all.
+    tensors = (*module.parameters(), *module.buffers())
+    device = tensors[0].device if tensors else torch.device("cpu")
     weight = getattr(module, layer.site.parameter, None)
     known = isinstance(weight, Tensor) and weight.dtype == torch.float64
     dtype = torch.float64 if known else torch.float32
@@ -264,15 +293,14 @@ def _attach_all(
                     undo.append(partial(weight.requires_grad_, True))
                 continue
             assert isinstance(weight, nn.Parameter)
-            old = weight.data
             if neurons is not None:
-                undo.append(partial(setattr, weight, "data", old))
+                undo.append(partial(setattr, weight, "data", weight.data))
                 weight.data = neurons
             rotation.holds_neurons = True
             # unsafe only skips torch's own trial run, which would form R
             parametrize.register_parametrization(module, parameter, rotation, unsafe=True)
             rotation.holds_neurons = False
-            undo.append(partial(unparametrized, module, parameter, old, trained))
+            undo.append(partial(unparametrized, module, parameter, weight, trained))
             chain: Any = cast(Any, module.parametrizations)[parameter]
             chain.original.requires_grad_(learn_neurons)
     except BaseException:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ..pretrained import whole
 from ..rotation import DEFAULT_TASK, Rotation, required_rotations, rotations
 from ..task_values import brought_values
-from .base_hash import base_hashes
+from .base_hash import base_hashes, packed_weights
 from .maps import map_options
 
 __all__ = ["Adapter", "AdapterLayer", "capture", "rotated_weights", "unwrapped"]
@@ -55,9 +55,9 @@ class Adapter:
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """The model inside DistributedDataParallel and torch.compile."""
+    """The model inside DistributedDataParallel, DataParallel and torch.compile."""
     while True:
-        if isinstance(model, nn.parallel.DistributedDataParallel):
+        if isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
             model = model.module
         elif isinstance(getattr(model, "_orig_mod", None), nn.Module):
             model = model._orig_mod  # type: ignore[assignment]
@@ -105,7 +105,10 @@ def capture(model: nn.Module) -> Adapter:
 
 
 def trained_values(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Parameters outside of the maps that are trained or came with an adapter, and the buffers."""
+    """Parameters outside of the maps that are trained or came with an adapter, and the buffers.
+
+    Buffers that hold a quantized weight belong to the base.
+    """
     rotated = rotated_weights(model)
     brought = {n for _, _, r in rotated.values() for n in brought_values(model, r.task)}
     inside = {
@@ -116,9 +119,9 @@ def trained_values(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     for name, parameter in model.named_parameters():
         if (parameter.requires_grad or name in brought) and id(parameter) not in inside:
             yield name, parameter
-    saved = model.state_dict(keep_vars=True)
+    saved, packed = model.state_dict(keep_vars=True), packed_weights(model)
     for name, buffer in model.named_buffers():
-        if name in saved and id(buffer) not in inside:
+        if name in saved and name not in packed and id(buffer) not in inside:
             yield name, buffer
 
 
