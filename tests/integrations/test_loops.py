@@ -117,11 +117,11 @@ def test_lightning_trains_saves_and_resumes(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["ddp", "fsdp2", "sharded"])
+@pytest.mark.parametrize("kind", ["ddp", "fsdp2", "sharded", "sharded_task"])
 def test_two_processes_train_as_one(tmp_path, kind):
     run_ranks(WORKER, 2, kind, tmp_path)
     plain = hs.orthogonal.load_adapter(hs.orthogonal.fold(network()), tmp_path / "adapter")
-    alone = train_by_hand(network(side="input" if kind == "sharded" else "weight"), 4)
+    alone = train_by_hand(network(side="input" if kind.startswith("sharded") else "weight"), 4)
     close(plain(batches(1)[0][0]), alone(batches(1)[0][0]), scale=30)
 
 

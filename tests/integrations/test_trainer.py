@@ -140,6 +140,26 @@ def test_a_checkpoint_without_rotations_cannot_resume(tmp_path):
         trainer(make("bert"), tmp_path)
 
 
+def test_weights_that_the_caller_loads_arrive_in_a_trained_model(tmp_path):
+    model = rotated()
+    run(trainer(model, tmp_path))
+    plain = make("bert")
+    with torch.no_grad():
+        for p in plain.parameters():
+            p.mul_(1.1)
+    model.load_state_dict(plain.state_dict())
+    close(logits(model.eval(), "bert"), logits(plain, "bert"), scale=30)
+
+
+def test_a_callback_that_joins_late_cannot_resume(tmp_path):
+    settings = {"save_strategy": "steps", "save_steps": 3}
+    run(trainer(rotated(), tmp_path, **settings))
+    it = trainer(rotated(), tmp_path, callbacks=[], **settings)
+    it.add_callback(RotationCallback())
+    with pytest.raises(ValueError, match="joined after the Trainer was made"):
+        run(it, resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
+
+
 def test_bfloat16_weights(tmp_path):
     model = rotated("bert").bfloat16()
     before = logits(model.eval(), "bert")

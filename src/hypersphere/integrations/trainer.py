@@ -18,7 +18,7 @@ from .._optional import require
 from ..orthogonal import load_adapter, save_adapter
 from ..orthogonal.adapters import read
 from ..orthogonal.adapters.attach import other_maps
-from ..orthogonal.rotation import required_rotations
+from ..orthogonal.rotation import required_rotations, rotations
 
 __all__ = ["RotationCallback"]
 
@@ -73,6 +73,11 @@ class RotationCallback(_Base):  # type: ignore[misc]
         """
         if not state.global_step:
             return
+        if not all(getattr(r, "keeps_neurons", False) for *_, r in rotations(_model(objects))):
+            raise ValueError(
+                "RotationCallback joined after the Trainer was made, too late to keep the neurons "
+                "when a run resumes: give it to Trainer(model, callbacks=[RotationCallback()])"
+            )
         given = self.resume_from or getattr(args, "resume_from_checkpoint", None)
         known = isinstance(given, (str, os.PathLike)) and str(given) not in ("True", "true")
         folder = Path(str(given)) if known else _own_checkpoint(args, state)

@@ -45,18 +45,19 @@ def chosen_sites(
             f"{type(model).__name__} has no convolution, linear layer or attention to rotate"
             + (f" ({seen})" if seen else "")
         )
+    names = _all_names(model)
     _check_names(model, found, skip)
     wanted = _target_test(model, found, targets)
     lone = len(found) == 1 and getattr(found[0].module, "neuron_role", None) != "output"
     chosen = []
     for site in found:
         if targets is not None:
-            reason = "" if wanted(site.name) else "not in targets"
+            reason = "" if any(map(wanted, names[site.name])) else "not in targets"
         else:
             reason = _why_not_by_default(site, skip, lone)
             if all_linear and site.kind not in ("linear", "Conv1D"):
                 reason = "not linear"
-        if skip and any(_matches(site.name, name) for name in skip):
+        if skip and any(_matches(own, name) for name in skip for own in names[site.name]):
             reason = "in skip"
         if reason:
             size = f"{site.layout.sets * site.layout.neurons} x {site.layout.dim}"
@@ -79,10 +80,19 @@ def _why_not_by_default(site: Site, skip: Collection[str] | None, lone: bool) ->
     return ""
 
 
+def _all_names(model: nn.Module) -> dict[str, list[str]]:
+    """All names of every module, by its first one: a module may be used twice."""
+    first = {id(module): name for name, module in model.named_modules()}
+    names: dict[str, list[str]] = {name: [] for name in first.values()}
+    for name, module in model.named_modules(remove_duplicate=False):
+        names[first[id(module)]].append(name)
+    return names
+
+
 def _check_names(model: nn.Module, found: list[Site], skip: Collection[str] | None) -> None:
     if isinstance(skip, str):
         raise ValueError(f"skip expects a tuple of module names; got the string {skip!r}")
-    names = [name for name, _ in model.named_modules()]
+    names = [name for name, _ in model.named_modules(remove_duplicate=False)]
     for name in skip or ():
         if not any(_matches(other, name) for other in names):
             layers = ", ".join(site.label for site in found)
@@ -99,11 +109,12 @@ def _target_test(
         return lambda name: True
     fits = _is_whole_match if isinstance(targets, str) else _matches
     patterns = [targets] if isinstance(targets, str) else list(targets)
-    layers = [site.name for site in found]
+    names = _all_names(model)
+    layers = [name for site in found for name in names[site.name]]
     for target in patterns:
         if any(fits(name, target) for name in layers):
             continue
-        modules = dict(model.named_modules())
+        modules = dict(model.named_modules(remove_duplicate=False))
         others = [f"{n} ({type(m).__name__})" for n, m in modules.items() if fits(n, target)]
         if others:
             raise ValueError(

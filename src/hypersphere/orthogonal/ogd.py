@@ -14,6 +14,7 @@ from torch.optim.sgd import sgd
 from ..functional.host import known
 from ..functional.orthogonalize import spectral_norm
 from .block_matrix import mark_orthogonal
+from .steps import orthogonal_parameters
 
 # Note [Step length]
 # The fixed point (7.6) converges for (lr / 2) |W| < 1; longer steps are cut to half of that.
@@ -109,12 +110,13 @@ class OGD(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        marked = orthogonal_parameters()
         for group in self.param_groups:
             plain = []
             for p in group["params"]:
                 if p.grad is None:
                     continue
-                if group["orthogonal"] or getattr(p, "orthogonal", False):
+                if group["orthogonal"] or id(p) in marked:
                     self._step_orthogonal(p, group)
                 else:
                     plain.append(p)

@@ -148,7 +148,9 @@ def check_form(form: Form, start: str) -> None:
             f"with structure={form.structure!r}"
         )
     if form.structure == "reflections":
-        if method not in ("cayley", "householder"):
+        # P of both sides is no product of reflections: its method is the default one.
+        known = ("cayley",) if form.both_sides else ("cayley", "householder")
+        if method not in known:
             raise ValueError(f"structure='reflections' needs no method; got {method!r}")
         if form.rank < 2 or form.rank % 2:
             raise ValueError(
@@ -163,6 +165,15 @@ def check_form(form: Form, start: str) -> None:
         raise ValueError(
             f"both_sides keeps the spectrum, so both matrices are orthogonal: method must be 'ogd' "
             f"or one of {', '.join(CONSTRUCTED)}; got {method!r}"
+        )
+
+
+def check_not_replicated(model: nn.Module) -> None:
+    """Raise if DistributedDataParallel is in it, which averages only what it has seen."""
+    if any(isinstance(module, nn.parallel.DistributedDataParallel) for module in model.modules()):
+        raise ValueError(
+            "rotate the model before DistributedDataParallel wraps it: the gradients of what joins "
+            "later are not averaged over the processes"
         )
 
 

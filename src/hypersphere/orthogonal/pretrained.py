@@ -17,11 +17,13 @@ import torch
 from torch import Tensor, nn
 
 from .beside_peft import guard_merges, refuse_peft_files
-from .fold import why_not_written
+from .fold import tied_names, why_not_written
 from .input_side import effective_weight
 from .rotation import INPUT_ROTATION, Rotation, rotations
 
 __all__ = ["folded_state", "install_plain_files", "whole"]
+
+_BESIDE = f"{INPUT_ROTATION}."
 
 
 def install_plain_files(model: nn.Module) -> None:
@@ -67,15 +69,15 @@ def folded_state(model: nn.Module, state: dict[str, Any] | None = None) -> dict[
     ['weight', 'bias']
     """
     found = dict(model.state_dict() if state is None else state)
-    names = {id(module): name for name, module in model.named_modules()}
+    names: dict[int, list[str]] = {}  # of every module, which may be used twice
+    for name, module in model.named_modules(remove_duplicate=False):
+        names.setdefault(id(module), []).append(f"{name}." if name else "")
     for label, module, parameter, rotation in rotations(model):
-        before = f"{names[id(module)]}." if names[id(module)] else ""
-        inner = f"{before}parametrizations.{parameter}."
-        if rotation.side == "input":
-            inner = f"{before}{INPUT_ROTATION}."
-        if not any(key.startswith(inner) for key in found):
+        inside = f"parametrizations.{parameter}." if rotation.side == "weight" else _BESIDE
+        prefixes = [p for p in names[id(module)] if any(k.startswith(p + inside) for k in found)]
+        if not prefixes:
             continue
-        why = why_not_written(module, parameter, rotation) or _tie(model, module, parameter)
+        why = why_not_written(module, parameter, rotation) or tied_names(model, module, parameter)
         if why:
             raise ValueError(
                 f"the rotation of {label} cannot be multiplied into its weight ({why}); keep what "
@@ -83,28 +85,26 @@ def folded_state(model: nn.Module, state: dict[str, Any] | None = None) -> dict[
                 f"load_adapter(base, folder) reads"
             )
         weight = whole(effective_weight(module, parameter, rotation)).detach().clone()
-        plain = {k: v for k, v in found.items() if not k.startswith(inner)}
-        if before + parameter in plain:
-            found = {**plain, before + parameter: weight}
-            continue
-        at = next((k for k in plain if before and k.startswith(before)), None)
-        found = _insert(plain, at, before + parameter, weight)
+        for prefix in prefixes:
+            found = _replaced(found, prefix, inside, parameter, weight)
     return found
+
+
+def _replaced(
+    state: dict[str, Any], prefix: str, inside: str, parameter: str, weight: Tensor
+) -> dict[str, Any]:
+    """The state with the weight of one layer in place of what its rotation holds."""
+    plain = {k: v for k, v in state.items() if not k.startswith(prefix + inside)}
+    if prefix + parameter in plain:
+        return {**plain, prefix + parameter: weight}
+    at = next((k for k in plain if prefix and k.startswith(prefix)), None)
+    return _insert(plain, at, prefix + parameter, weight)
 
 
 def whole(value: Tensor) -> Tensor:
     """A tensor with all its rows: one that FSDP2 has sharded is gathered, by all processes."""
     full = getattr(value, "full_tensor", None)
     return value if full is None else cast(Tensor, full())
-
-
-def _tie(model: nn.Module, module: nn.Module, parameter: str) -> str:
-    """Which other name the weight of an input rotation has; empty if none."""
-    own = module._parameters.get(parameter)
-    if own is None:
-        return ""
-    names = [n for n, p in model.named_parameters(remove_duplicate=False) if p is own]
-    return f"{' and '.join(names)} are one tied weight" if len(names) > 1 else ""
 
 
 def _insert(state: dict[str, Any], at: str | None, key: str, value: Tensor) -> dict[str, Any]:
@@ -141,37 +141,42 @@ def _save_folded(
 
 
 # Note [Models around a rotated one]
-# If only a part of a model was rotated, the `save_pretrained` of the whole is not ours. It collects
-# the states of all layers, so a rotated layer looks who asks, and answers with plain weights.
+# If only a part of a model was rotated, the `save_pretrained` of the whole is not ours, and some
+# libraries take no state from the caller. All collect the states of the layers, so a rotated layer
+# looks who asks, and answers with plain weights.
+_LIBRARIES = ("transformers", "huggingface_hub", "diffusers", "sentence_transformers")
 
 
 def _fold_for_parent(module: nn.Module, state_dict: Any, prefix: str, *rest: Any) -> None:
     """Fold the state of a layer that is collected for `save_pretrained`."""
-    frame: Any = sys._getframe(1)
-    while frame is not None and not _saver(frame):  # Note [Models around a rotated one]
-        frame = frame.f_back
-    if frame is None:
-        return
-    if _saver(frame) == "peft":
+    if _called_from(("peft",), ("save_pretrained",)):
         # RotationCallback writes an adapter with everything beside the files of PEFT.
         if not all(_keeps_neurons(rotation) for *_, rotation in rotations(module)):
             refuse_peft_files()
+        return
+    if not _called_from(_LIBRARIES, ("save_pretrained",)):  # Note [Models around a rotated one]
         return
     keys = [key for key in state_dict if key.startswith(prefix)]
     part = {key[len(prefix) :]: state_dict.pop(key) for key in keys}
     state_dict.update({prefix + key: v for key, v in folded_state(module, part).items()})
 
 
-def _saver(frame: Any) -> str:
-    """The library whose `save_pretrained` runs in a frame; empty if none does."""
-    library = str(frame.f_globals.get("__name__", "")).partition(".")[0]
-    saves = frame.f_code.co_name == "save_pretrained" and library in ("transformers", "peft")
-    return library if saves else ""
+def _called_from(libraries: tuple[str, ...], functions: tuple[str, ...]) -> bool:
+    """Whether one of these functions is at work further up."""
+    frame: Any = sys._getframe(2)
+    while frame is not None:
+        library = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        if frame.f_code.co_name in functions and library in libraries:
+            return True
+        frame = frame.f_back
+    return False
 
 
 # Note [Neurons of the base]
 # The Trainer of Hugging Face reads back the folded weights it wrote. The callback that has written
-# R beside them brings it afterwards, and then the neurons have to be those of the base.
+# R beside them brings it afterwards, and then the neurons have to be those of the base. Weights
+# that the caller loads become neurons, as ever.
+_TRAINER_READS = ("_load_from_checkpoint", "_load_best_model")
 
 
 def _keeps_neurons(rotation: Rotation) -> bool:
@@ -195,7 +200,7 @@ def _load_plain(module: nn.Module, state_dict: dict[str, Any], prefix: str, *res
             continue
         chain: Any = rotation if beside else cast(Any, module.parametrizations)[parameter]
         neurons = place if beside else chain.original
-        if not _keeps_neurons(rotation):
+        if not (_keeps_neurons(rotation) and _called_from(("transformers",), _TRAINER_READS)):
             neurons = rotation.right_inverse(value.to(neurons))
             if rotation.other_neurons(neurons, value.to(neurons)):
                 state_dict[f"{inner}{'' if beside else '0.'}moved_neurons"] = torch.tensor(True)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from .block_matrix import Matrix, mark_orthogonal
-from .fold import why_not_written
+from .fold import tied_names, why_not_written
 from .input_side import effective_weight
 from .matrices import TURNED_START, neutral
 from .reflections import Reflections
@@ -40,7 +40,8 @@ def restart(model: nn.Module, optimizer: Optimizer | None = None) -> nn.Module:
 
     Raises:
         ValueError: if a layer has several tasks, whose other matrices belong to the old neurons, or
-            a function T(v), or a weight that cannot be rewritten; nothing is changed then.
+            a function T(v), or a weight that cannot be rewritten, as one that is tied to another;
+            nothing is changed then.
 
     >>> from hypersphere.orthogonal import orthogonality_error, rotate
     >>> layer = rotate(nn.Linear(6, 4), both_sides=True)
@@ -58,7 +59,7 @@ def restart(model: nn.Module, optimizer: Optimizer | None = None) -> nn.Module:
             raise ValueError(f"{label} has several tasks over the same neurons: fold one instead")
         if not isinstance(rotation.map, MAPS):
             raise ValueError(f"{label} is turned by a function T(v), which has no identity")
-        why = why_not_written(module, parameter, rotation)
+        why = why_not_written(module, parameter, rotation) or tied_names(model, module, parameter)
         if why:
             raise ValueError(f"R cannot be folded into {label} ({why}): nothing to restart from")
     weights = [effective_weight(*item[1:]).detach().clone() for item in found]

@@ -16,7 +16,14 @@ from .first_maps import Form, start_neurons
 from .fold import unparametrized
 from .input_side import attach_input_rotation, average_over_ranks, detach_input_rotation
 from .matrices import CONSTRUCTED, TURNED_START
-from .plan import PlannedLayer, RotationPlan, check_refine, make_plan, warn_of_memory
+from .plan import (
+    PlannedLayer,
+    RotationPlan,
+    check_not_replicated,
+    check_refine,
+    make_plan,
+    warn_of_memory,
+)
 from .pretrained import install_plain_files
 from .refine import refine_neurons
 from .rotation import MAPS, Rotation
@@ -124,6 +131,7 @@ def rotate(
     Linear(in_features=8, out_features=10, bias=True)
     """
     form = Form(method, blocks, share_blocks, structure, factors, rank, both_sides, bandwidth)
+    check_not_replicated(model)
     unit_norm = start != "identity" if normalize is None else normalize
     plan = plan_rotation(
         model, method, blocks, share_blocks, start, skip, targets, structure, side, both_sides,
@@ -226,26 +234,40 @@ def plan_rotation(
     form = Form(method, blocks, share_blocks, structure, factors, rank, both_sides, bandwidth)
     check_refine(refine)
     unit_norm = start != "identity" if normalize is None else normalize
-    changes = {
-        "a function T(v)": not isinstance(method, str),
-        f"method={method!r}": method in TURNED_START and structure != "reflections",
-        f"start={start!r}": start != "identity",
-        "normalize=True": unit_norm,
-        f"refine={refine!r}": refine is not None,
-        "learn_neurons=True": learn_neurons,
-        "learn_lengths=True": learn_lengths,
-        "both_sides=True": both_sides,
-    }
-    needs_weight = next((text for text, yes in changes.items() if yes), "")
+    needs_weight = _needs_weight(form, start, unit_norm, refine, learn_neurons, learn_lengths)
     plan = make_plan(model, form, start, side, skip, targets, needs_weight, learn_lengths)
     if verbose:
         print(plan)
     return plan
 
 
+def _needs_weight(
+    form: Form,
+    start: str,
+    unit_norm: bool,
+    refine: str | None,
+    learn_neurons: bool,
+    learn_lengths: bool,
+) -> str:
+    """The first argument that changes the weight itself, as text; empty if none does."""
+    changes = {
+        "a function T(v)": not isinstance(form.method, str),
+        f"method={form.method!r}": form.method in TURNED_START and form.structure != "reflections",
+        f"start={start!r}": start != "identity",
+        "normalize=True": unit_norm,
+        f"refine={refine!r}": refine is not None,
+        "learn_neurons=True": learn_neurons,
+        "learn_lengths=True": learn_lengths,
+        "both_sides=True": form.both_sides,
+    }
+    return next((text for text, yes in changes.items() if yes), "")
+
+
 def _input_rotation(layer: PlannedLayer, generator: torch.Generator | None) -> Rotation:
     module, layout = layer.site.module, layer.site.layout
-    device = next(module.parameters()).device
+    # Some quantized layers have no parameters, or no tensors at all.
+    tensors = (*module.parameters(), *module.buffers())
+    device = tensors[0].device if tensors else torch.device("cpu")
     weight = getattr(module, layer.site.parameter, None)
     known = isinstance(weight, Tensor) and weight.dtype == torch.float64
     dtype = torch.float64 if known else torch.float32
@@ -282,15 +304,14 @@ def _attach_all(
                     undo.append(partial(weight.requires_grad_, True))
                 continue
             assert isinstance(weight, nn.Parameter)
-            old = weight.data
             if neurons is not None:
-                undo.append(partial(setattr, weight, "data", old))
+                undo.append(partial(setattr, weight, "data", weight.data))
                 weight.data = neurons
             rotation.holds_neurons = True
             # unsafe only skips torch's own trial run, which would form R
             parametrize.register_parametrization(module, parameter, rotation, unsafe=True)
             rotation.holds_neurons = False
-            undo.append(partial(unparametrized, module, parameter, old, trained))
+            undo.append(partial(unparametrized, module, parameter, weight, trained))
             chain: Any = cast(Any, module.parametrizations)[parameter]
             chain.original.requires_grad_(learn_neurons)
     except BaseException:

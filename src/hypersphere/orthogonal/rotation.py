@@ -94,6 +94,14 @@ class Rotation(nn.Module):
         """Whether R is meant to be orthogonal, so that the energy stays (Eq. 7.2)."""
         return isinstance(self.map, MAPS) and bool(self.map.orthogonal)
 
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:  # float32 or wider, as in Matrix
+        before = None if self.lengths is None else self.lengths.detach()
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        if before is not None and self.lengths is not None and self.lengths.dtype.itemsize < 4:
+            dtype = wide_dtype(self.lengths.dtype)
+            self.lengths.data = before.to(device=self.lengths.device, dtype=dtype)
+        return self
+
     def forward(self, neurons: Tensor) -> Tensor:
         rows = self.layout.rows(neurons)
         turned = self.map(rows)
@@ -174,15 +182,31 @@ class Rotation(nn.Module):
             name: of the task, not empty and without a dot.
             source: task whose map is copied. Default: the current one.
         """
-        source = source or self.task
-        if source not in self.tasks:
-            raise KeyError(f"no task {source!r}; there are: {', '.join(self.tasks)}")
+        self.check_new_task(name, source)
+        self.tasks[name] = copy.deepcopy(self.tasks[source or self.task])
+        self.use_task(self.task)
+
+    def check_new_task(self, name: str, source: str | None = None) -> None:
+        """Raise unless :meth:`add_task` can add it.
+
+        Args:
+            name: of the new task.
+            source: task whose map would be copied.
+        """
+        self.check_task(source or self.task)
         if name in self.tasks:
             raise ValueError(f"task {name!r} exists; there are: {', '.join(self.tasks)}")
         if not name or "." in name:
             raise ValueError(f"a task name is not empty and has no dot; got {name!r}")
-        self.tasks[name] = copy.deepcopy(self.tasks[source])
-        self.use_task(self.task)
+
+    def check_task(self, name: str) -> None:
+        """Raise unless there is such a task.
+
+        Args:
+            name: of the task.
+        """
+        if name not in self.tasks:
+            raise KeyError(f"no task {name!r}; there are: {', '.join(self.tasks)}")
 
     def use_task(self, name: str) -> None:
         """Make a task the current one; only its map is trained.
@@ -190,8 +214,7 @@ class Rotation(nn.Module):
         Args:
             name: of the task.
         """
-        if name not in self.tasks:
-            raise KeyError(f"no task {name!r}; there are: {', '.join(self.tasks)}")
+        self.check_task(name)
         # Optimizers and DDP see the current task only; what was frozen in it stays frozen.
         trained = [p.requires_grad for p in self.map.parameters()]
         self.tasks.requires_grad_(False)
@@ -210,8 +233,9 @@ class Rotation(nn.Module):
         if prefix + "current_task" in state_dict:  # states from before there was this entry
             state_dict.setdefault(prefix + "moved_neurons", self.moved_neurons)
         super()._load_from_state_dict(state_dict, prefix, *rest)
-        if prefix + "current_task" in state_dict:
-            self.use_task(sorted(names or self.tasks)[int(self.current_task)])
+        place = state_dict.get(prefix + "current_task")
+        if place is not None and not place.is_meta:
+            self.use_task(sorted(names or self.tasks)[int(place)])
 
 
 def rotations(model: nn.Module) -> Iterator[tuple[str, nn.Module, str, Rotation]]:

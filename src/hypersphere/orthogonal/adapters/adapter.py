@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ..pretrained import whole
 from ..rotation import DEFAULT_TASK, Rotation, required_rotations, rotations
 from ..task_values import brought_values
-from .base_hash import base_hashes
+from .base_hash import base_hashes, packed_weights
 from .maps import map_options
 
 __all__ = ["Adapter", "AdapterLayer", "capture", "neurons", "rotated_weights", "unwrapped"]
@@ -55,9 +55,9 @@ class Adapter:
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """The model inside DistributedDataParallel and torch.compile."""
+    """The model inside DistributedDataParallel, DataParallel and torch.compile."""
     while True:
-        if isinstance(model, nn.parallel.DistributedDataParallel):
+        if isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
             model = model.module
         elif isinstance(getattr(model, "_orig_mod", None), nn.Module):
             model = model._orig_mod  # type: ignore[assignment]
@@ -74,10 +74,10 @@ def rotated_weights(model: nn.Module) -> dict[str, tuple[nn.Module, str, Rotatio
     }
 
 
-def neurons(module: Any, parameter: str, rotation: Rotation) -> Tensor:
+def neurons(module: Any, parameter: str, rotation: Rotation) -> Tensor | None:
     """The parameter that a rotation turns: below the parametrization, or the weight itself."""
     if rotation.side == "input":
-        found: Tensor = getattr(module, parameter)
+        found: Any = getattr(module, parameter, None)  # quantized layers may have none
     else:
         found = module.parametrizations[parameter].original
     return found
@@ -117,7 +117,7 @@ def trained_values(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """What an adapter holds beside the maps.
 
     Parameters that are trained or came with an adapter, neurons that are not the base's any more
-    (see :func:`restart`), and the buffers.
+    (see :func:`restart`), and the buffers but those of a quantized weight, which are the base's.
     """
     rotated = rotated_weights(model)
     brought = {n for _, _, r in rotated.values() for n in brought_values(model, r.task)}
@@ -131,9 +131,9 @@ def trained_values(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
         changed = parameter.requires_grad or name in brought or id(parameter) in moved
         if changed and id(parameter) not in inside:
             yield name, parameter
-    saved = model.state_dict(keep_vars=True)
+    saved, packed = model.state_dict(keep_vars=True), packed_weights(model)
     for name, buffer in model.named_buffers():
-        if name in saved and id(buffer) not in inside:
+        if name in saved and name not in packed and id(buffer) not in inside:
             yield name, buffer
 
 

@@ -14,18 +14,19 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from ...finding import find_layers
 from ..matrices import TURNED_START
 from ..pretrained import whole
 from ..rotation import Rotation, rotations
 from ..task_values import base_values
 from .maps import make_map, map_options
 
-__all__ = ["base_hashes", "foreign_base", "start_of"]
+__all__ = ["base_hashes", "foreign_base", "packed_weights", "start_of"]
 
 
 @torch.no_grad()
 def base_hashes(model: nn.Module, trained: set[str]) -> dict[str, str]:
-    """Hash of every parameter that is not trained.
+    """Hash of every parameter that is not trained, and of quantized weights that are no parameters.
 
     Args:
         model: a plain or rotated model.
@@ -62,6 +63,32 @@ def _base(model: nn.Module, trained: set[str]) -> Iterator[tuple[str, Tensor]]:
     for name, value in model.named_parameters():
         if id(value) not in rotated and name not in trained and name not in replaced:
             yield name, before.get(name, value)
+    for name, packed in packed_weights(model).items():
+        if name not in trained:
+            yield name, packed
+
+
+def packed_weights(model: nn.Module) -> dict[str, Tensor]:
+    """What quantized layers keep as buffers, or give out when they are called for their weight.
+
+    Args:
+        model: a plain or rotated model.
+
+    Returns:
+        Tensors by name.
+    """
+    names = {id(module): name for name, module in model.named_modules()}
+    found: dict[str, Tensor] = {}
+    for site in find_layers(model, embeddings=True, lora="base"):
+        if site.state != "quantized":
+            continue
+        prefix = f"{names[id(site.module)]}." if names[id(site.module)] else ""
+        weight: Any = getattr(site.module, "weight", None)
+        if callable(weight) and not isinstance(weight, Tensor):  # torch.ao.nn.quantized
+            found[f"{prefix}weight"] = weight().dequantize()
+        buffers = site.module._buffers.items()
+        found |= {prefix + key: value for key, value in buffers if value is not None}
+    return found
 
 
 def start_of(options: dict[str, Any]) -> str:
@@ -115,8 +142,10 @@ def _hash(value: Tensor) -> str:
     digest = hashlib.sha256(f"{value.dtype} {tuple(value.shape)}".encode())
     for part in _parts(value.detach()):
         plain = part.cpu()
-        # + 0 makes one zero of the two, which a permutation in floating point may exchange
-        plain = plain + 0 if plain.is_floating_point() else plain
+        # + 0 makes one zero of the two, which a permutation in floating point may exchange; numbers
+        # of 8 bits cannot be added, and are not permuted
+        wide = plain.is_floating_point() and plain.dtype.itemsize > 1
+        plain = plain + 0 if wide else plain
         content: Any = plain.contiguous().reshape(-1).view(torch.uint8).numpy()
         digest.update(content)
     return digest.hexdigest()[:16]

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from ...functional import orthogonalize
 from ..beside_peft import is_peft_model
 from ..rotation import Matrix
 from .adapter import Adapter, AdapterLayer
-from .adapter_files import replace_file, safetensors_bytes
+from .adapter_files import remove_adapter, replace_file, safetensors_bytes
 
 __all__ = ["PEFT_RECORD", "read_peft", "write_peft"]
 
@@ -81,6 +82,7 @@ def write_peft(
     replace_file(
         folder / PEFT_RECORD, (json.dumps(config, indent=2, sort_keys=True) + "\n").encode()
     )
+    remove_adapter(folder)  # an older one of the other format would be read in place of this
 
 
 def _check_layer(path: str, module: nn.Module | None, options: dict[str, Any]) -> None:
@@ -161,9 +163,18 @@ def _config(
         "bias": "none",
         "fan_in_fan_out": False,
         "init_weights": True,
-        "target_modules": sorted(shapes),
+        "target_modules": _targets(model, sorted(shapes)),
         "modules_to_save": whole_modules or None,
     }
+
+
+def _targets(model: nn.Module, names: list[str]) -> list[str] | str:
+    """PEFT's target_modules: names, or an expression where a name is also the end of another."""
+    ends = tuple(f".{name}" for name in names)
+    others = (name for name, _ in model.named_modules() if name not in names)
+    if any(name.endswith(ends) for name in others):
+        return "|".join(re.escape(name) for name in names)
+    return names
 
 
 def read_peft(folder: Path, model: nn.Module | None = None) -> Adapter:
@@ -189,7 +200,8 @@ def read_peft(folder: Path, model: nn.Module | None = None) -> Adapter:
     values: dict[str, Tensor] = {}
     modules = {} if model is None else dict(model.named_modules())
     for key, value in read_tensors(folder / _TENSORS).items():
-        name = key.removeprefix(_PREFIX)
+        # Biases that were trained lie in the layer that PEFT has wrapped.
+        name = key.removeprefix(_PREFIX).replace(".base_layer.", ".")
         if name.endswith(_ROTATION):
             module = name.removesuffix(_ROTATION)
             layers[f"{module}.weight"] = _layer(folder, module, value, config, modules)
