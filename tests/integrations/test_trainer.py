@@ -82,7 +82,7 @@ def test_ogd(tmp_path):
     assert max((p - torch.eye(p.shape[-1])).abs().max() for p in moved) > 1e-2
     assert hs.orthogonal.orthogonality_error(model) < 1e-5
     with pytest.raises(ValueError, match="only OGD keeps rotations of method 'ogd' orthogonal"):
-        trainer(model, tmp_path, optimizer={"name": "adamw"}).create_optimizer()
+        trainer(model, tmp_path, optimizer={"name": "adamw", "lr": 1e-3}).create_optimizer()
 
 
 def test_gradient_checkpointing_gives_the_same_gradients(tmp_path):

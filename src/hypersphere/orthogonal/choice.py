@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from fnmatch import fnmatchcase
 
 from torch import nn
@@ -35,10 +36,12 @@ def chosen_sites(
         targets: names or patterns of modules to take; a string is a regular expression for whole
             names, or "all-linear". Default: all.
     """
+    if targets is not None and not targets:
+        raise ValueError("targets is empty: name modules, or leave it out to rotate all layers")
     all_linear = targets == ALL_LINEAR
     targets = None if all_linear else targets
     findings = find_layers(model, embeddings=targets is not None, lora="base")
-    found, left_out = findings.sites, findings.left_out
+    found, left_out = findings.sites, [_in_our_words(x) for x in findings.left_out]
     if not found:
         seen = "; ".join(f"{x.name or type(model).__name__}: {x.reason}" for x in left_out[:5])
         raise ValueError(
@@ -65,6 +68,12 @@ def chosen_sites(
         else:
             chosen.append(site)
     return chosen, left_out
+
+
+def _in_our_words(left_out: LeftOut) -> LeftOut:
+    if left_out.reason == "embeddings=False":  # an argument of find_layers
+        return replace(left_out, reason="embedding: name it in targets")
+    return left_out
 
 
 def _why_not_by_default(site: Site, skip: Collection[str] | None, lone: bool) -> str:
@@ -107,6 +116,14 @@ def _target_test(
     """A function that says whether a name is among the targets, each of which must fit a layer."""
     if targets is None:
         return lambda name: True
+    if isinstance(targets, str):
+        try:
+            re.compile(targets)
+        except re.error as error:
+            raise ValueError(
+                f"targets={targets!r} is a string, thus a regular expression, and no valid one "
+                f"({error}); pass a list for names and patterns such as '*.attn.*'"
+            ) from None
     fits = _is_whole_match if isinstance(targets, str) else _matches
     patterns = [targets] if isinstance(targets, str) else list(targets)
     names = _all_names(model)
@@ -122,6 +139,12 @@ def _target_test(
             )
         near = nearest(target, [name.rpartition(".")[2] for name in layers])
         hint = f"; did you mean {near!r}?" if near else ""
+        if isinstance(targets, str):
+            raise ValueError(
+                f"targets={target!r} is a regular expression for whole names, and fits none; pass "
+                f"a list for names and their last parts, targets=[{target!r}]; the layers are: "
+                f"{', '.join(layers)}"
+            )
         raise ValueError(
             f"targets names {target!r}, which is not a module{hint}; the layers are: "
             f"{', '.join(layers)}"
@@ -151,9 +174,13 @@ def choose_side(site: Site, side: str, needs_weight: str, block_length: int) -> 
     """
     if INPUT_ROTATION in site.module._modules or (side == "input" and _is_rotated(site)):
         return side, f"{site.label} is rotated already: fold(model) it first"
-    no_inputs = why_no_inputs(site) or (needs_weight and f"{needs_weight} changes the weight")
+    no_inputs = why_no_inputs(site)
+    if side == "input" and no_inputs:
+        return side, f"{site.label}: {no_inputs}; name it in skip, or use side='auto'"
+    no_inputs = no_inputs or (needs_weight and f"{needs_weight} changes the weight")
     if side == "input":
-        return side, f"{site.label}: {no_inputs}" if no_inputs else ""
+        way = "start='identity'" if needs_weight.startswith("start=") else "side='weight'"
+        return side, f"{site.label}: {no_inputs}; pass {way}" if no_inputs else ""
     if site.state == "plain":
         cheap = _CHEAP_INPUTS * block_length <= site.layout.neurons
         return "input" if side == "auto" and not no_inputs and cheap else "weight", ""

@@ -44,7 +44,8 @@ def fold(model: nn.Module) -> nn.Module:
     if refused:
         raise ValueError(
             f"cannot fold into {', '.join(refused[:5])}: such a weight cannot be rewritten, so R "
-            f"stays beside it; save what was trained instead, or fold the model before that"
+            f"stays beside it; keep what was trained with save_adapter(model, folder), or fold the "
+            f"model before that"
         )
     # All weights first: nothing is folded if one of them fails.
     weights = [effective_weight(*item[1:]).detach().clone() for item in found]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+import warnings
 from types import MethodType
 from typing import Any, cast
 
@@ -184,6 +185,20 @@ def _keeps_neurons(rotation: Rotation) -> bool:
     return bool(getattr(rotation, "keeps_neurons", False))
 
 
+def _begin(rotation: Rotation, device: torch.device) -> None:
+    """Give a rotation that was made on the meta device its start."""
+    from .adapters.maps import make_map, map_options  # which import `rotate`, and that this file
+
+    if rotation.start_energy.is_meta:
+        rotation.to_empty(device=device)  # else `to_empty` was called by the user
+    start = make_map(rotation.layout, map_options("", rotation))
+    rotation.map.load_state_dict(start.state_dict())
+    rotation.start_energy.fill_(float("nan"))
+    rotation.current_task.zero_()
+    rotation.moved_neurons.zero_()
+    rotation.unset = False
+
+
 @torch.no_grad()
 def _load_plain(module: nn.Module, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
     """Give the neurons the plain weight of a state dict, so that R turns them into that weight."""
@@ -193,16 +208,28 @@ def _load_plain(module: nn.Module, state_dict: dict[str, Any], prefix: str, *res
             continue
         beside = rotation.side == "input"
         inner = f"{prefix}{INPUT_ROTATION}." if beside else f"{prefix}parametrizations.{parameter}."
-        place: Any = getattr(module, parameter)
-        if any(key.startswith(inner) for key in state_dict) or value.shape != place.shape:
-            continue  # the state of a rotated model, or of another one
+        if any(key.startswith(inner) for key in state_dict):
+            continue  # the state of a rotated model
+        if rotation.unset:
+            _begin(rotation, value.device)
         if beside and why_not_written(module, parameter, rotation):
             continue
         chain: Any = rotation if beside else cast(Any, module.parametrizations)[parameter]
-        neurons = place if beside else chain.original
-        if not (_keeps_neurons(rotation) and _called_from(("transformers",), _TRAINER_READS)):
-            neurons = rotation.right_inverse(value.to(neurons))
-            if rotation.other_neurons(neurons, value.to(neurons)):
+        neurons = getattr(module, parameter) if beside else chain.original
+        if value.shape != neurons.shape:
+            continue
+        resumes = _called_from(("transformers",), _TRAINER_READS)
+        if resumes and not _keeps_neurons(rotation):
+            warnings.warn(
+                "the Trainer reads folded weights into a rotated model: its rotations begin anew, "
+                "without what its optimizer remembers. Trainer(..., callbacks=[hypersphere."
+                "integrations.RotationCallback()]), at the first run already, resumes them",
+                stacklevel=2,
+            )
+        if not (resumes and _keeps_neurons(rotation)):
+            plain = value.to(neurons.dtype) if neurons.is_meta else value.to(neurons)
+            neurons = rotation.right_inverse(plain)
+            if rotation.other_neurons(neurons, plain):
                 state_dict[f"{inner}{'' if beside else '0.'}moved_neurons"] = torch.tensor(True)
         del state_dict[prefix + parameter]
         state_dict[prefix + parameter if beside else inner + "original"] = neurons.detach()

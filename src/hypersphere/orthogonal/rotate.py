@@ -22,6 +22,7 @@ from .plan import (
     check_not_replicated,
     check_refine,
     make_plan,
+    warn_of_fewer_blocks,
     warn_of_memory,
 )
 from .pretrained import install_plain_files
@@ -139,6 +140,7 @@ def rotate(
         learn_lengths, verbose,
     )  # fmt: skip
     warn_of_memory(plan, MEMORY_WARNING)
+    warn_of_fewer_blocks(plan)
 
     def prepared(layer: PlannedLayer) -> tuple[PlannedLayer, Rotation, Tensor | None]:
         """The rotation and, if they are not the weight as it is, the neurons."""
@@ -228,7 +230,7 @@ def plan_rotation(
     >>> print(plan_rotation(net, blocks=2, start="identity"))
     layer  what             side   R                 trained  remarks
     1      linear 8 x 4     input  cayley, 2 blocks  2
-    0      Embedding(9, 4)  -      left out                   embeddings=False
+    0      Embedding(9, 4)  -      left out                   embedding: name it in targets
     3      linear 3 x 8     -      left out                   output layer
     """
     form = Form(method, blocks, share_blocks, structure, factors, rank, both_sides, bandwidth)

@@ -72,6 +72,8 @@ class Rotation(nn.Module):
         self.side = side
         self.tasks = nn.ModuleDict({DEFAULT_TASK: first})
         self.task = DEFAULT_TASK
+        # on the meta device, and then without values until some are loaded
+        self.unset = any(p.is_meta for p in first.parameters())
         self.holds_neurons = False  # whether right_inverse is given the neurons, not a weight
         rows = layout.sets * layout.neurons
         self.lengths = nn.Parameter(torch.ones(rows, 1)) if learn_lengths else None
@@ -236,6 +238,7 @@ class Rotation(nn.Module):
         place = state_dict.get(prefix + "current_task")
         if place is not None and not place.is_meta:
             self.use_task(sorted(names or self.tasks)[int(place)])
+            self.unset = False
 
 
 def rotations(model: nn.Module) -> Iterator[tuple[str, nn.Module, str, Rotation]]:

@@ -98,7 +98,11 @@ def capture(model: nn.Module) -> Adapter:
             different tasks.
     """
     model = unwrapped(model)
-    required_rotations(model)
+    if any(p.is_meta for *_, r in required_rotations(model) for p in r.map.parameters()):
+        raise ValueError(
+            f"{type(model).__name__} is on the meta device and has nothing to save: "
+            f"load_state_dict(weights, assign=True) first"
+        )
     layers, tasks = {}, set()
     for path, (_, _, rotation) in rotated_weights(model).items():
         state = {k: _copy(v) for k, v in rotation.map.state_dict().items()}
@@ -127,6 +131,7 @@ def trained_values(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
         for value in [*rotation.tasks.parameters(), *rotation.buffers()]
     }
     moved = {id(neurons(*item)) for item in rotated.values() if item[2].moved_neurons}
+    moved |= {id(item[2].lengths) for item in rotated.values()}  # frozen or not
     for name, parameter in model.named_parameters():
         changed = parameter.requires_grad or name in brought or id(parameter) in moved
         if changed and id(parameter) not in inside:

@@ -35,6 +35,9 @@ def base_hashes(model: nn.Module, trained: set[str]) -> dict[str, str]:
     Returns:
         16 hexadecimal digits by the name that the parameter has in the plain model.
     """
+    # bitsandbytes repacks 4-bit weights where they run without gradients, and unpacks them when
+    # their state is collected.
+    model.state_dict(keep_vars=True)
     return {name: _hash(whole(value)) for name, value in _base(model, trained)}
 
 
@@ -113,19 +116,22 @@ def _before_rotation(path: str, neurons: Tensor, rotation: Rotation) -> Tensor:
     return rotation.layout.weight(rows).to(neurons.dtype)
 
 
-def foreign_base(expected: dict[str, str], found: dict[str, str]) -> str | None:
+def foreign_base(
+    expected: dict[str, str], found: dict[str, str], which: str = "this model"
+) -> str | None:
     """What tells two bases apart, as the end of a sentence.
 
     Args:
         expected: hashes of the base that an adapter was trained on.
         found: hashes of the model it is for.
+        which: the owner of `found`, for the sentence.
 
     Returns:
         The difference, or None if there is none.
     """
     for word, names in (("lacks", expected.keys() - found), ("also has", found.keys() - expected)):
         if names:
-            return f"this model {word} {_some(sorted(names))}"
+            return f"{which} {word} {_some(sorted(names))}"
     other = [name for name in expected if expected[name] != found[name]]
     if other:
         return f"{len(other)} of {len(expected)} weights differ: {_some(other)}"

@@ -47,7 +47,7 @@ def merge_adapters(adapters: list[Adapter], weights: Sequence[float] | None = No
         raise ValueError(f"expected {len(adapters)} weights, one per adapter; got {len(shares)}")
     known = [(i, a.base) for i, a in enumerate(adapters, 1) if a.base is not None]
     for number, base in known[1:]:
-        difference = foreign_base(known[0][1], base)
+        difference = foreign_base(known[0][1], base, f"the base of adapter {number}")
         if difference is not None:
             raise ValueError(
                 f"adapters {known[0][0]} and {number} have different bases: {difference}. Only "

@@ -87,7 +87,7 @@ def write_peft(
 
 def _check_layer(path: str, module: nn.Module | None, options: dict[str, Any]) -> None:
     reasons = {
-        "its structure": options.get("structure", "blocks") != "blocks",
+        f"structure={options.get('structure')!r}": options.get("structure", "blocks") != "blocks",
         "rotations on both sides": options.get("both_sides", False),
         "learned lengths": options.get("learn_lengths", False),
         f"the method {options['method']!r} (PEFT has 'cayley')": options["method"] != "cayley",
@@ -96,7 +96,7 @@ def _check_layer(path: str, module: nn.Module | None, options: dict[str, Any]) -
     }
     for reason, applies in reasons.items():
         if applies:
-            raise ValueError(f"PEFT's OFT files cannot hold {reason} of {path}{_OTHERWISE}")
+            raise ValueError(f"PEFT's OFT files cannot hold {path} with {reason}{_OTHERWISE}")
 
 
 def _is_linear(module: nn.Module | None) -> bool:
