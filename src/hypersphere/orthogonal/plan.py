@@ -230,7 +230,7 @@ def warn_of_memory(plan: RotationPlan, limit: int) -> None:
         form, layout = layer.form, layer.site.layout
         if form.structure != "blocks" or not isinstance(form.method, str):
             continue
-        need = partial(_bytes_needed, form, layout)
+        need = partial(_bytes_needed, form, layout, layer.side)
         now = block_count(layout, form.blocks)
         if need(now) < limit:
             continue
@@ -244,6 +244,6 @@ def warn_of_memory(plan: RotationPlan, limit: int) -> None:
         )
 
 
-def _bytes_needed(form: Form, layout: FilterMatrix, blocks: int) -> int:
+def _bytes_needed(form: Form, layout: FilterMatrix, side: str, blocks: int) -> int:
     shared, sets, neurons = form.share_blocks, layout.sets, layout.neurons
-    return memory_estimate(layout.dim, blocks, shared, form.method, sets, neurons)
+    return memory_estimate(layout.dim, blocks, shared, form.method, sets, neurons, side)
