@@ -27,7 +27,9 @@ def main(rank: int, world: int, kind: str, folder: Path) -> None:
     store = f"file://{folder}/store-{kind}"
     dist.init_process_group("gloo", init_method=store, rank=rank, world_size=world)
     tests = loops()
-    model = tests.plain_network() if kind.startswith("sharded") else tests.network()
+    ogd = kind == "fsdp2_ogd"
+    options = {"method": "ogd"} if ogd else {}
+    model = tests.plain_network() if kind.startswith("sharded") else tests.network(**options)
     if kind == "ddp":
         wrapped = nn.parallel.DistributedDataParallel(model)
         optimizer = rotation_optimizer(wrapped, lr=0.02, weight_decay=0.1)
@@ -42,9 +44,10 @@ def main(rank: int, world: int, kind: str, folder: Path) -> None:
         if kind == "sharded_task":
             hs.orthogonal.use_task(hs.orthogonal.add_task(wrapped, "other"), "other")
         optimizer = rotation_optimizer(wrapped, lr=0.02, weight_decay=0.1)
-    elif kind == "fsdp2":
+    elif kind.startswith("fsdp2"):
+        name = "ogd" if ogd else "adamw"
         optimizer = rotation_optimizer(
-            model, lr=0.02, weight_decay=0.1, shard=lambda m: fully_shard(m, mesh=mesh)
+            model, name, lr=0.02, weight_decay=0.1, shard=lambda m: fully_shard(m, mesh=mesh)
         )
         wrapped = model
         assert all(hasattr(p, "full_tensor") for p in wrapped.parameters())

@@ -13,8 +13,10 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
 
-from ...finding import find_layers
+from ...finding import weight_state
+from ...finding.kinds import held_weights
 from ..matrices import TURNED_START
 from ..pretrained import whole
 from ..rotation import Rotation, rotations
@@ -80,18 +82,23 @@ def packed_weights(model: nn.Module) -> dict[str, Tensor]:
     Returns:
         Tensors by name.
     """
-    names = {id(module): name for name, module in model.named_modules()}
     found: dict[str, Tensor] = {}
-    for site in find_layers(model, embeddings=True, lora="base"):
-        if site.state != "quantized":
+    for name, module in model.named_modules():
+        # Asking a parametrized layer for its weight would compute it, which FSDP2 cannot do here.
+        if is_parametrized(module) or not _is_packed(module):
             continue
-        prefix = f"{names[id(site.module)]}." if names[id(site.module)] else ""
-        weight: Any = getattr(site.module, "weight", None)
+        prefix = f"{name}." if name else ""
+        weight: Any = getattr(module, "weight", None)
         if callable(weight) and not isinstance(weight, Tensor):  # torch.ao.nn.quantized
             found[f"{prefix}weight"] = weight().dequantize()
-        buffers = site.module._buffers.items()
+        buffers = module._buffers.items()
         found |= {prefix + key: value for key, value in buffers if value is not None}
     return found
+
+
+def _is_packed(module: nn.Module) -> bool:
+    held = [h.parameter for h in held_weights(module, embeddings=True)]
+    return any(weight_state(module, parameter, {})[0] == "quantized" for parameter in held)
 
 
 def start_of(options: dict[str, Any]) -> str:
