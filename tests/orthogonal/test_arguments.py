@@ -61,11 +61,6 @@ def test_a_file_is_no_folder(tmp_path):
         hs.orthogonal.save_adapter(rotate(net(), start="identity"), tmp_path / "file")
 
 
-def test_ogd_is_not_sharded():
-    with pytest.raises(ValueError, match="OGD steps whole matrices"):
-        rotation_optimizer(rotate(net(), "ogd", start="identity"), "ogd", shard=lambda model: None)
-
-
 OPTIONS = [{}, {"side": "input"}, {"structure": "reflections"}, {"learn_lengths": True}]
 
 

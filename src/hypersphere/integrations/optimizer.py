@@ -67,11 +67,6 @@ def rotation_optimizer(
             f"only OGD keeps rotations of method 'ogd' orthogonal: rotation_optimizer(model, 'ogd')"
             f", or rotate(model, method='cayley') for {name!r}"
         )
-    if name == "ogd" and shard is not None:
-        raise ValueError(
-            "OGD steps whole matrices, which shard would split: rotate(model, method='cayley') for "
-            "FSDP2, or DistributedDataParallel with OGD"
-        )
     _check_whole(model)
     guard_merges(model)  # of LoRA layers that came after `rotate`
     _warn_of_frozen_rotations(model)
