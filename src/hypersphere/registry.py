@@ -177,8 +177,9 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     >>> nearest("asoftmax", ["softmax", "a_softmax"])
     'a_softmax'
     """
-    found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return found[0] if found else None
+    lower = {other.lower(): other for other in known}
+    found = difflib.get_close_matches(name.lower(), list(lower), n=1, cutoff=0.5)
+    return lower[found[0]] if found else None
 
 
 def unknown_name(what: str, name: str, known: Iterable[str]) -> ValueError:

@@ -1,4 +1,4 @@
-"""One process of test_loops: python rank_worker.py RANK WORLD ddp|fsdp2|sharded FOLDER"""
+"""One process of test_loops: python rank_worker.py RANK WORLD KIND FOLDER"""
 
 import importlib.util
 import os
@@ -27,7 +27,9 @@ def main(rank: int, world: int, kind: str, folder: Path) -> None:
     store = f"file://{folder}/store-{kind}"
     dist.init_process_group("gloo", init_method=store, rank=rank, world_size=world)
     tests = loops()
-    model = tests.plain_network() if kind == "sharded" else tests.network()
+    ogd = kind == "fsdp2_ogd"
+    options = {"method": "ogd"} if ogd else {}
+    model = tests.plain_network() if kind.startswith("sharded") else tests.network(**options)
     if kind == "ddp":
         wrapped = nn.parallel.DistributedDataParallel(model)
         optimizer = rotation_optimizer(wrapped, lr=0.02, weight_decay=0.1)
@@ -36,13 +38,16 @@ def main(rank: int, world: int, kind: str, folder: Path) -> None:
         from torch.distributed.fsdp import fully_shard
 
         mesh = init_device_mesh("cpu", (world,))
-    if kind == "sharded":  # the weights are spread out before anything is rotated
+    if kind.startswith("sharded"):  # the weights are spread out before anything is rotated
         wrapped = fully_shard(model, mesh=mesh)
         hs.orthogonal.rotate(wrapped, start="identity", side="input")
+        if kind == "sharded_task":
+            hs.orthogonal.use_task(hs.orthogonal.add_task(wrapped, "other"), "other")
         optimizer = rotation_optimizer(wrapped, lr=0.02, weight_decay=0.1)
-    elif kind == "fsdp2":
+    elif kind.startswith("fsdp2"):
+        name = "ogd" if ogd else "adamw"
         optimizer = rotation_optimizer(
-            model, lr=0.02, weight_decay=0.1, shard=lambda m: fully_shard(m, mesh=mesh)
+            model, name, lr=0.02, weight_decay=0.1, shard=lambda m: fully_shard(m, mesh=mesh)
         )
         wrapped = model
         assert all(hasattr(p, "full_tensor") for p in wrapped.parameters())

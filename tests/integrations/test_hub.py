@@ -7,8 +7,10 @@ import torch
 
 pytest.importorskip("huggingface_hub")
 
+import hypersphere as hs
 from hypersphere.integrations import HubClassifier
 from hypersphere.training import Config, DataConfig, TrainConfig, load_net, train
+from tolerances import close
 
 
 def test_to_a_folder_and_back(tmp_path):
@@ -23,6 +25,18 @@ def test_to_a_folder_and_back(tmp_path):
     again = HubClassifier.from_pretrained(tmp_path / "net")
     x = torch.rand(3, 1, 4, 4)
     assert torch.equal(again.eval()(x), net.eval()(x)) and again.head.margin.m == 3
+
+
+def test_a_rotated_classifier_is_written_folded(tmp_path):
+    net = HubClassifier(
+        {"name": "mlp", "widths": [6, 6], "in_channels": 1, "image_size": 4},
+        {"name": "softmax", "num_classes": 5},
+    )
+    hs.orthogonal.rotate(net)  # a random start: the weights differ from the neurons
+    net.save_pretrained(tmp_path)
+    x = torch.rand(3, 1, 4, 4)
+    again = HubClassifier.from_pretrained(tmp_path, strict=True)
+    close(again.eval()(x), net.eval()(x), scale=10)
 
 
 @pytest.mark.parametrize("rotate", [None, {"method": "cayley"}])

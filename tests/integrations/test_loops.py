@@ -34,8 +34,8 @@ def batches(count: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
     return list(zip(x, x[..., :3].argmax(-1), strict=True))
 
 
-def train_by_hand(model: nn.Module, steps: int, epochs: int = 1) -> nn.Module:
-    optimizer = rotation_optimizer(model, lr=0.02, weight_decay=0.1)
+def train_by_hand(model: nn.Module, steps: int, epochs: int = 1, name: str = "adamw") -> nn.Module:
+    optimizer = rotation_optimizer(model, name, lr=0.02, weight_decay=0.1)
     for x, y in epochs * batches(steps):
         optimizer.zero_grad()
         nn.functional.cross_entropy(model(x), y).backward()
@@ -117,11 +117,14 @@ def test_lightning_trains_saves_and_resumes(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["ddp", "fsdp2", "sharded"])
+@pytest.mark.parametrize("kind", ["ddp", "fsdp2", "fsdp2_ogd", "sharded", "sharded_task"])
 def test_two_processes_train_as_one(tmp_path, kind):
     run_ranks(WORKER, 2, kind, tmp_path)
     plain = hs.orthogonal.load_adapter(hs.orthogonal.fold(network()), tmp_path / "adapter")
-    alone = train_by_hand(network(side="input" if kind == "sharded" else "weight"), 4)
+    options = {"side": "input"} if kind.startswith("sharded") else {"side": "weight"}
+    name = "ogd" if kind == "fsdp2_ogd" else "adamw"
+    options |= {"method": "ogd"} if name == "ogd" else {}
+    alone = train_by_hand(network(**options), 4, name=name)
     close(plain(batches(1)[0][0]), alone(batches(1)[0][0]), scale=30)
 
 

@@ -65,6 +65,17 @@ def test_a_model_of_which_a_part_is_rotated(tmp_path):
     assert list(model.state_dict()) == keys
 
 
+def test_a_state_is_folded_after_an_adapter_was_loaded(tmp_path):
+    model = make("bert").requires_grad_(False)
+    plain = copy.deepcopy(model)
+    move(hs.orthogonal.rotate(model, start="identity", blocks=4))
+    hs.orthogonal.save_adapter(model, tmp_path / "adapter")
+    hs.orthogonal.load_adapter(plain, tmp_path / "adapter")
+    plain.save_pretrained(tmp_path / "whole", state_dict=plain.state_dict())
+    again = type(model).from_pretrained(tmp_path / "whole")
+    close(logits(again.eval(), "bert"), logits(model, "bert"), scale=10)
+
+
 def test_a_distributed_checkpoint_of_rotations_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"fold\(model\) first.*save_adapter"):
         rotated("bert").save_pretrained(tmp_path, distributed_checkpoint=True)

@@ -82,7 +82,7 @@ def test_ogd(tmp_path):
     assert max((p - torch.eye(p.shape[-1])).abs().max() for p in moved) > 1e-2
     assert hs.orthogonal.orthogonality_error(model) < 1e-5
     with pytest.raises(ValueError, match="only OGD keeps rotations of method 'ogd' orthogonal"):
-        trainer(model, tmp_path, optimizer={"name": "adamw"}).create_optimizer()
+        trainer(model, tmp_path, optimizer={"name": "adamw", "lr": 1e-3}).create_optimizer()
 
 
 def test_gradient_checkpointing_gives_the_same_gradients(tmp_path):
@@ -140,6 +140,26 @@ def test_a_checkpoint_without_rotations_cannot_resume(tmp_path):
         trainer(make("bert"), tmp_path)
 
 
+def test_weights_that_the_caller_loads_arrive_in_a_trained_model(tmp_path):
+    model = rotated()
+    run(trainer(model, tmp_path))
+    plain = make("bert")
+    with torch.no_grad():
+        for p in plain.parameters():
+            p.mul_(1.1)
+    model.load_state_dict(plain.state_dict())
+    close(logits(model.eval(), "bert"), logits(plain, "bert"), scale=30)
+
+
+def test_a_callback_that_joins_late_cannot_resume(tmp_path):
+    settings = {"save_strategy": "steps", "save_steps": 3}
+    run(trainer(rotated(), tmp_path, **settings))
+    it = trainer(rotated(), tmp_path, callbacks=[], **settings)
+    it.add_callback(RotationCallback())
+    with pytest.raises(ValueError, match="joined after the Trainer was made"):
+        run(it, resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
+
+
 def test_bfloat16_weights(tmp_path):
     model = rotated("bert").bfloat16()
     before = logits(model.eval(), "bert")
@@ -155,3 +175,31 @@ def test_wrong_names_and_nothing_to_train_are_refused():
         rotation_optimizer(rotated(), "sdg")
     with pytest.raises(ValueError, match="no parameter to train"):
         rotation_optimizer(make("bert").requires_grad_(False))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"method": "exponential"}, "with method='cayley', the model with method='exponential'"),
+        ({"blocks": 2}, "with blocks=1, the model with blocks=2"),
+    ],
+)
+def test_a_run_with_other_rotations_cannot_resume(tmp_path, options, words):
+    run(trainer(rotated(), tmp_path, save_strategy="steps", save_steps=3))
+    with pytest.raises(ValueError, match=words):
+        run(trainer(rotated(**options), tmp_path),
+            resume_from_checkpoint=str(tmp_path / "checkpoint-3"))  # fmt: skip
+
+
+def test_a_run_with_restarts_resumes(tmp_path):
+    class Restart(transformers.TrainerCallback):
+        def on_step_end(self, args, state, control, model=None, optimizer=None, **objects):
+            if state.global_step % 2 == 1:
+                hs.orthogonal.restart(model, optimizer)
+
+    options = {"save_strategy": "steps", "save_steps": 3}
+    whole, again = (rotated(both_sides=True) for _ in range(2))
+    run(trainer(whole, tmp_path, callbacks=[Restart(), RotationCallback()], **options))
+    it = trainer(again, tmp_path, callbacks=[Restart(), RotationCallback()], **options)
+    run(it, resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
+    assert torch.equal(logits(again.eval(), "bert"), logits(whole.eval(), "bert"))

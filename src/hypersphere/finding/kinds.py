@@ -48,9 +48,10 @@ def is_conv1d(module: nn.Module) -> bool:
 
     Known by name and shape, as transformers need not be there.
     """
-    named = any(cls.__name__ == "Conv1D" for cls in type(module).__mro__)
+    if not any(cls.__name__ == "Conv1D" for cls in type(module).__mro__):
+        return False  # without asking for the weight, which may have to be computed
     weight = getattr(module, "weight", None)
-    return named and isinstance(weight, Tensor) and weight.shape[1:] == (getattr(module, "nf", 0),)
+    return isinstance(weight, Tensor) and weight.shape[1:] == (getattr(module, "nf", 0),)
 
 
 def _rows(module: Any) -> tuple[FilterMatrix, str] | None:

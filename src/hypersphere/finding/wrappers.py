@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
+from torch.nn.utils.prune import BasePruningMethod
 
 from .sites import State
 
@@ -47,16 +48,19 @@ def lora_reader(wrapper: Any, base: Any) -> Callable[[], Tensor] | None:
 
 
 def _lora_sum(wrapper: Any, base: Any) -> Tensor:
-    weight: Tensor = base.weight
+    read = weight_state(base, "weight", {})[2]  # the base may be rotated or normalized itself
+    weight: Tensor = base.weight if read is None else read()
     if getattr(wrapper, "merged", False) or getattr(wrapper, "disable_adapters", False):
         return weight
     for name in wrapper.active_adapters:
-        if name not in wrapper.lora_A:
+        if name not in wrapper.lora_A and name not in getattr(wrapper, "lora_embedding_A", ()):
             continue
         weight = weight + wrapper.get_delta_weight(name).to(weight.dtype)
         lengths = getattr(wrapper, "lora_magnitude_vector", {})
         if name in lengths:
-            axes = tuple(range(1, weight.ndim))
+            # One length per output: per column in the Conv1D of Hugging Face and in embeddings.
+            columns = getattr(wrapper, "fan_in_fan_out", False) or isinstance(base, nn.Embedding)
+            axes = tuple(axis for axis in range(weight.ndim) if axis != int(columns))
             own = torch.linalg.vector_norm(weight, dim=axes, keepdim=True)
             weight = weight * (lengths[name].weight.reshape(own.shape) / own)
     return weight
@@ -87,17 +91,33 @@ def weight_state(
     Returns:
         (state, remark, reader if the attribute is not the effective weight).
     """
+    state, remark, reader = _own_state(module, parameter, owners)
+    turn: Any = getattr(module, "input_rotation", None)
+    if parameter == "weight" and isinstance(turn, nn.Module):
+        # hypersphere's own, see orthogonal/input_side.py
+        remark = "; ".join(text for text in (remark, "rotated on the input side") if text)
+        if state != "quantized":  # the codes of a packed weight cannot be turned
+            reader = partial(_turned, turn, module, reader)
+    return state, remark, reader
+
+
+def _turned(turn: nn.Module, module: Any, reader: Callable[[], Tensor] | None) -> Tensor:
+    weight: Any = module.weight if reader is None else reader()
+    turned: Tensor = turn(weight.full_tensor() if hasattr(weight, "full_tensor") else weight)
+    return turned
+
+
+def _own_state(
+    module: nn.Module, parameter: str, owners: dict[int, list[str]]
+) -> tuple[State, str, Callable[[], Tensor] | None]:
+    """:func:`weight_state` of a weight by itself."""
     if parametrize.is_parametrized(module, parameter):
         chain: Any = module.parametrizations
         made = ", ".join(type(part).__name__ for part in chain[parameter])
         return "computed", f"parametrized: {made}", None
     hook = _legacy_hook(module, parameter)
     if hook is not None:
-        return (
-            "computed",
-            f"legacy {_HOOKS[type(hook).__name__]}",
-            partial(_recompute, hook, module),
-        )
+        return "computed", _hook_remark(hook), partial(_recompute, hook, module)
     weight = getattr(module, parameter, None)
     packing = _packing(weight)
     if packing:
@@ -111,9 +131,6 @@ def weight_state(
     names = owners.get(id(weight), [])
     if len(names) > 1:
         return "tied", f"one tied weight: {' and '.join(names)}", None
-    turn: Any = getattr(module, "input_rotation", None)
-    if isinstance(turn, nn.Module):  # hypersphere's own, see orthogonal/input_side.py
-        return "plain", "rotated on the input side", lambda: turn(weight)
     return "plain", "on the meta device" if weight is not None and weight.is_meta else "", None
 
 
@@ -121,15 +138,26 @@ _HOOKS = {"WeightNorm": "weight_norm", "SpectralNorm": "spectral_norm"}
 
 
 def _legacy_hook(module: nn.Module, parameter: str) -> Any:
-    """The hook of torch.nn.utils.weight_norm or spectral_norm that makes this weight, if any."""
+    """The hook of torch.nn.utils (weight_norm, spectral_norm, prune) that makes this weight."""
     for hook in module._forward_pre_hooks.values():
         if type(hook).__name__ in _HOOKS and getattr(hook, "name", None) == parameter:
+            return hook
+        if isinstance(hook, BasePruningMethod) and hook._tensor_name == parameter:
             return hook
     return None
 
 
+def _hook_remark(hook: Any) -> str:
+    if isinstance(hook, BasePruningMethod):
+        return "pruned"
+    return f"legacy {_HOOKS[type(hook).__name__]}"
+
+
 def _recompute(hook: Any, module: nn.Module) -> Tensor:
     # The attribute is what the last forward pass left, with a graph that may be used up.
+    if isinstance(hook, BasePruningMethod):
+        pruned: Tensor = hook.apply_mask(module)  # type: ignore[no-untyped-call]
+        return pruned
     if type(hook).__name__ == "SpectralNorm":
         result: Tensor = hook.compute_weight(module, do_power_iteration=False)
         return result

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
@@ -10,6 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from ..orthogonal import OGD, parameter_groups
+from ..orthogonal.beside_peft import guard_merges
 from ..orthogonal.rotation import rotations
 from ..ranges import Range
 from ..registry import unknown_name
@@ -65,6 +67,9 @@ def rotation_optimizer(
             f"only OGD keeps rotations of method 'ogd' orthogonal: rotation_optimizer(model, 'ogd')"
             f", or rotate(model, method='cayley') for {name!r}"
         )
+    _check_whole(model)
+    guard_merges(model)  # of LoRA layers that came after `rotate`
+    _warn_of_frozen_rotations(model)
     groups = _vectors_apart(parameter_groups(model, weight_decay, lr=lr, optimizer=name))
     if not groups:
         raise ValueError(
@@ -82,6 +87,33 @@ def rotation_optimizer(
     classes = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam, "sgd": torch.optim.SGD}
     made: Optimizer = classes[name](groups, lr=lr, **options)
     return made
+
+
+def _check_whole(model: nn.Module) -> None:
+    """Raise unless all rotations are whole matrices with values."""
+    for label, _, _, rotation in rotations(model):
+        for p in rotation.map.parameters():
+            if hasattr(p, "full_tensor"):
+                raise ValueError(
+                    f"the rotation of {label} is sharded already, and rates are measured on whole "
+                    f"matrices: rotation_optimizer(model, ..., shard=fully_shard) shards the model "
+                    f"itself"
+                )
+            if p.is_meta:
+                raise ValueError(
+                    f"the rotation of {label} is on the meta device: load_state_dict(weights, "
+                    f"assign=True) first"
+                )
+
+
+def _warn_of_frozen_rotations(model: nn.Module) -> None:
+    maps = [p for *_, rotation in rotations(model) for p in rotation.map.parameters()]
+    if maps and not any(p.requires_grad for p in maps):
+        warnings.warn(
+            "all rotations are frozen and will not be trained: rotate(model) after freezing it and "
+            "after get_peft_model(model, ...), which freezes everything but its own adapters",
+            stacklevel=3,
+        )
 
 
 def _vectors_apart(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -103,7 +135,8 @@ class TrainerOptimizer:
     """:func:`rotation_optimizer` as Hugging Face's Trainer takes it.
 
     ``Trainer(..., optimizer_cls_and_kwargs=(TrainerOptimizer, {"lr": 1e-3}))`` makes the optimizer
-    when the Trainer needs it, over the model that the Trainer has prepared.
+    when the Trainer needs it, over the model that the Trainer has prepared. The Trainer does not
+    hand on `learning_rate` and `weight_decay` of its TrainingArguments: give them here.
     """
 
     def __call__(self, model: nn.Module, **options: Any) -> Optimizer:
@@ -116,4 +149,9 @@ class TrainerOptimizer:
         Returns:
             The optimizer.
         """
+        if "lr" not in options:
+            raise ValueError(
+                "TrainerOptimizer expects a rate, (TrainerOptimizer, {'lr': 1e-3}): learning_rate "
+                "and weight_decay of TrainingArguments do not reach it"
+            )
         return rotation_optimizer(model, **options)

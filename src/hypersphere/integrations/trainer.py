@@ -16,7 +16,9 @@ from torch import nn
 
 from .._optional import require
 from ..orthogonal import load_adapter, save_adapter
-from ..orthogonal.rotation import required_rotations
+from ..orthogonal.adapters import read
+from ..orthogonal.adapters.attach import other_maps
+from ..orthogonal.rotation import required_rotations, rotations
 
 __all__ = ["RotationCallback"]
 
@@ -71,6 +73,11 @@ class RotationCallback(_Base):  # type: ignore[misc]
         """
         if not state.global_step:
             return
+        if not all(getattr(r, "keeps_neurons", False) for *_, r in rotations(_model(objects))):
+            raise ValueError(
+                "RotationCallback joined after the Trainer was made, too late to keep the neurons "
+                "when a run resumes: give it to Trainer(model, callbacks=[RotationCallback()])"
+            )
         given = self.resume_from or getattr(args, "resume_from_checkpoint", None)
         known = isinstance(given, (str, os.PathLike)) and str(given) not in ("True", "true")
         folder = Path(str(given)) if known else _own_checkpoint(args, state)
@@ -80,7 +87,14 @@ class RotationCallback(_Base):  # type: ignore[misc]
                 f"name the checkpoint by RotationCallback(resume_from=...); one that was saved "
                 f"without this callback has no rotations"
             )
-        load_adapter(_model(objects), folder / FOLDER)
+        adapter = read(folder / FOLDER)
+        difference = other_maps(_model(objects), adapter)
+        if difference:
+            raise ValueError(
+                f"the run cannot resume from {folder}: {difference}. Its optimizer would train "
+                f"other rotations than the model uses: rotate(...) as for the checkpoint"
+            )
+        load_adapter(_model(objects), adapter)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
         """Read the adapter of the best checkpoint, if the Trainer has gone back to that.

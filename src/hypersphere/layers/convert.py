@@ -81,9 +81,9 @@ def convert(
 
     The new layers hold the very parameters of the old ones, so a pretrained network becomes the
     start of a decoupled one (4.4.3), and an optimizer made before goes on working. Layers whose
-    weight is computed (parametrizations, attention projections), those inside adapters of PEFT,
-    transposed convolutions and other kinds that have no decoupled form stay, and are named with the
-    reason. Nothing is swapped if a layer fails.
+    weight is computed (parametrizations, attention projections), quantized or sharded, those inside
+    adapters of PEFT, those whose inputs are rotated, transposed convolutions and other kinds that
+    have no decoupled form stay, and are named with the reason. Nothing is swapped if a layer fails.
 
     Args:
         model: any module; a layer is replaced itself.
@@ -219,6 +219,8 @@ def _reason_to_stay(
         return "decoupled already"
     if type(layer) not in _DECOUPLED or "weight" not in layer._parameters:
         return f"{type(layer).__name__} is more than a plain layer"
+    if layer._modules:  # a twin would lose them
+        return f"has modules of its own: {', '.join(layer._modules)}"
     if isinstance(layer, nn.Linear):
         return None if linear else "linear=False"
     pointwise = all(size == 1 for size in layer.kernel_size)  # type: ignore[union-attr]
@@ -228,9 +230,11 @@ def _reason_to_stay(
 
 
 def _reason_of_place(site: Site | None, output: bool) -> str | None:
-    """Why a layer stays for where it stands in the model."""
+    """Why a layer stays for where it stands in the model, or for what its weight is."""
     if site is None or "LoRA" in site.note or site.note.startswith("base of"):
         return "part of an adapter or its frozen copy"
+    if site.state in ("quantized", "sharded"):
+        return site.note
     return "output layer: output=True converts it" if site.role == "output" and not output else None
 
 
@@ -289,6 +293,8 @@ def _take_over(new: nn.Module, old: nn.Module) -> nn.Module:
     new.weight, new.bias = old.weight, old.bias
     for name in _HOOKS:
         setattr(new, name, getattr(old, name))
+    if "neuron_role" in vars(old):  # declared by the caller
+        new.neuron_role = old.neuron_role
     return new.train(old.training)
 
 

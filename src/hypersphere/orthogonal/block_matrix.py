@@ -17,6 +17,7 @@ from ..functional.orthogonalize import (
     unpacked_skew,
 )
 from .matrices import CONSTRUCTED, PACKED, apply, matrix, neutral
+from .steps import only_ogd_steps
 
 __all__ = ["Matrix", "times_blocks", "wide_dtype"]
 
@@ -80,11 +81,12 @@ class Matrix(nn.Module):
         self.U = nn.Parameter(U)
 
     # An optimizer sees parameters, not methods: the mark tells which ones only OGD may step. torch
-    # drops it in copies and pickles, hence __setstate__.
+    # drops it in copies and pickles, hence __setstate__. See Note [Marks] in steps.py.
     def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
         super().register_parameter(name, param)
         if param is not None and self.method == "ogd":
             param.orthogonal = True  # type: ignore[attr-defined]
+            only_ogd_steps(self)
 
     def __setstate__(self, state: Any) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]

@@ -15,18 +15,18 @@ __all__ = ["memory_estimate", "trained_numbers"]
 # parameter, gradient and momentum included: matrices of the size of R beside few neurons, further
 # tensors of the size of the weight, and matrices where R is formed from small blocks.
 _HELD: dict[str, tuple[float, float, float]] = {
-    "cayley": (4.5, 8.0, 5.6),
-    "exponential": (4.5, 20.0, 20.0),
-    "gram_schmidt": (6.0, 7.0, 10.9),
-    "householder": (6.0, 8.0, 11.6),
-    "loewdin": (5.1, 9.0, 11.6),
-    "ogd": (7.0, 2.5, 6.2),
-    "none": (4.0, 3.0, 4.6),
-    "spd": (6.0, 4.0, 6.6),  # and whatever else has a structure (F.35)
+    "cayley": (3.6, 6.4, 6.2),
+    "exponential": (3.6, 24.4, 23.0),
+    "gram_schmidt": (4.8, 5.2, 9.0),
+    "householder": (4.8, 6.2, 10.5),
+    "loewdin": (4.1, 10.9, 10.5),
+    "ogd": (5.9, 1.1, 5.0),
+    "none": (2.4, 1.6, 3.5),
+    "spd": (4.0, 3.0, 5.5),  # and whatever else has a structure (F.35)
 }
 _SAME = {"modified_gram_schmidt": "gram_schmidt", "iterative_gram_schmidt": "gram_schmidt"}
 _SAME["regularized"] = "none"
-_FORMED_WEIGHTS = 4.0  # tensors of the size of the weight where R is formed
+_FORMED_WEIGHTS = 2.0  # tensors of the size of the weight where R is formed
 
 
 def trained_numbers(form: Form, layout: FilterMatrix) -> int:
@@ -61,6 +61,7 @@ def memory_estimate(
     method: object = "cayley",
     sets: int = 1,
     neurons: int | None = None,
+    side: str = "weight",
 ) -> int:
     """Bytes that learning R takes in float32: U, gradient, momentum and the work of a step.
 
@@ -74,13 +75,17 @@ def memory_estimate(
         method: as in :func:`rotate`.
         sets: number of independent matrices, 3 for the packed projections of attention.
         neurons: number of neurons of a set. Default: few beside d.
+        side: "input" turns no weight, and takes tensors of the size of the inputs instead, which
+            are not counted.
 
     Returns:
         The number of bytes, to about a fifth.
 
     >>> memory_estimate(4096) // 2**20, memory_estimate(4096, blocks=128) // 2**20
-    (288, 2)
+    (230, 3)
     """
+    if side not in ("weight", "input"):
+        raise unknown_name("side", side, ("weight", "input"))
     if isinstance(method, str) and method not in METHODS:
         raise unknown_name("method", method, METHODS)
     name = _SAME.get(str(method), str(method))
@@ -89,4 +94,5 @@ def memory_estimate(
     stored = sets * (1 if share_blocks else blocks)
     if stored > 1 and size <= FORMED:
         few, many = formed, _FORMED_WEIGHTS
-    return int(4 * (few * stored * size * size + many * sets * (neurons or 0) * d))
+    rows = 0 if side == "input" else sets * (neurons or 0)
+    return int(4 * (few * stored * size * size + many * rows * d))

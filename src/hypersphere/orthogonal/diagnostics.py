@@ -128,8 +128,9 @@ class RotatedLayer:
         neurons: number of neurons.
         dim: length of a neuron.
         blocks: number of blocks of R.
-        parameters: trained numbers of R. The "# Parameters" of Tables F.4 and F.5 count whole
-            matrices; Cayley and the exponential train what is above the diagonal.
+        parameters: trained numbers of R, and lengths of neurons if they are learned. The
+            "# Parameters" of Tables F.4 and F.5 count whole matrices; Cayley and the exponential
+            train what is above the diagonal.
         baseline_parameters: numbers of the plain weight.
         energy_start: mean energy of a pair of neurons when the layer was rotated.
         energy_now: the same now.
@@ -218,6 +219,8 @@ def report(model: nn.Module) -> RotationReport:
         layout, turn = rotation.layout, rotation.map
         weight = effective_weight(module, parameter, rotation)
         known = isinstance(turn, MAPS)
+        lengths = [] if rotation.lengths is None else [rotation.lengths]
+        trained = [*turn.parameters(), *lengths]
         layers.append(
             RotatedLayer(
                 name=label,
@@ -225,7 +228,7 @@ def report(model: nn.Module) -> RotationReport:
                 neurons=layout.neurons * layout.sets,
                 dim=layout.dim,
                 blocks=int(turn.blocks) if known else 1,  # type: ignore[arg-type]
-                parameters=sum(p.numel() for p in turn.parameters()),
+                parameters=sum(p.numel() for p in trained),
                 baseline_parameters=weight.numel(),
                 energy_start=_start_energy(module, parameter, rotation),
                 energy_now=energy(layout.rows(weight), layout.sets),

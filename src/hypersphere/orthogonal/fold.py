@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from ..finding import weight_state
-from .input_side import detach_input_rotation, effective_weight
+from .input_side import average_over_ranks, detach_input_rotation, effective_weight
 from .rotation import Rotation, required_rotations
-from .task_values import exchange_values
+from .task_values import exchange_values, forget_values
 
-__all__ = ["add_task", "fold", "unparametrized", "use_task", "why_not_written"]
+__all__ = ["add_task", "fold", "tied_names", "unparametrized", "use_task", "why_not_written"]
 
 
 @torch.no_grad()
@@ -44,7 +44,8 @@ def fold(model: nn.Module) -> nn.Module:
     if refused:
         raise ValueError(
             f"cannot fold into {', '.join(refused[:5])}: such a weight cannot be rewritten, so R "
-            f"stays beside it; save what was trained instead, or fold the model before that"
+            f"stays beside it; keep what was trained with save_adapter(model, folder), or fold the "
+            f"model before that"
         )
     # All weights first: nothing is folded if one of them fails.
     weights = [effective_weight(*item[1:]).detach().clone() for item in found]
@@ -62,16 +63,25 @@ def fold(model: nn.Module) -> nn.Module:
             p.requires_grad for p in chain.parameters()
         )
         unparametrized(module, parameter, weight, rotation.trainable and not frozen)
+    forget_values(model)  # there are no tasks any more
     return model
 
 
 def unparametrized(module: nn.Module, parameter: str, weight: Tensor, trainable: bool) -> None:
-    """A plain parameter again, in its place among the others."""
+    """A plain parameter again, in its place among the others.
+
+    Args:
+        module: whose weight is parametrized.
+        parameter: its name.
+        weight: its values; a parameter itself takes its place as it is.
+        trainable: whether it will be trained.
+    """
     # Copies of a module share the class from which torch is about to remove the property.
     shared = type(module)
     module.__class__ = type(shared.__name__, shared.__bases__, dict(vars(shared)))
     parametrize.remove_parametrizations(module, parameter, leave_parametrized=False)
-    plain = nn.Parameter(weight, requires_grad=trainable)
+    plain = weight if isinstance(weight, nn.Parameter) else nn.Parameter(weight, trainable)
+    plain.requires_grad_(trainable)
     # Registered anew it would follow the bias; keys keep the order of the plain layer.
     others = {k: v for k, v in module._parameters.items() if k != parameter}
     module._parameters.clear()
@@ -85,6 +95,20 @@ def why_not_written(module: Any, parameter: str, rotation: Rotation) -> str:
         return ""
     state, remark, _ = weight_state(module, parameter, {})
     return "" if state == "plain" else remark
+
+
+def tied_names(model: nn.Module, module: nn.Module, parameter: str) -> str:
+    """Which other name the weight of an input rotation has, as a remark; empty if none."""
+    own = module._parameters.get(parameter)
+    if own is None:
+        return ""
+    names = [  # each module once: twice used is not tied
+        f"{name}.{key}".lstrip(".")
+        for name, part in model.named_modules()
+        for key, value in part._parameters.items()
+        if value is own
+    ]
+    return f"{' and '.join(names)} are one tied weight" if len(names) > 1 else ""
 
 
 def _plain_order(module: nn.Module, parameter: str, others: list[str]) -> list[str]:
@@ -122,7 +146,10 @@ def add_task(model: nn.Module, name: str, source: str | None = None) -> nn.Modul
     >>> from hypersphere.orthogonal import rotate
     >>> model = use_task(add_task(rotate(nn.Linear(6, 4)), "birds"), "birds")
     """
-    for _, _, _, rotation in required_rotations(model):
+    found = required_rotations(model)
+    for _, _, _, rotation in found:  # all or none
+        rotation.check_new_task(name, source)
+    for _, _, _, rotation in found:
         rotation.add_task(name, source)
     return model
 
@@ -143,7 +170,10 @@ def use_task(model: nn.Module, name: str) -> nn.Module:
     """
     found = required_rotations(model)
     before = found[0][3].task
-    for _, _, _, rotation in found:
+    for _, _, _, rotation in found:  # all or none
+        rotation.check_task(name)
+    for _, module, parameter, rotation in found:
         rotation.use_task(name)
+        average_over_ranks(rotation, getattr(module, parameter, None))
     exchange_values(model, before, name)
     return model

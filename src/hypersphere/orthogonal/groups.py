@@ -90,6 +90,8 @@ def _kinds(model: nn.Module, decay_rotations: bool | Literal["all"]) -> dict[int
         name = "decayed" if decays else "rotations"
         for p in rotation.map.parameters():
             kind[id(p)] = ("orthogonal", False) if rotation.method == "ogd" else (name, decays)
+        if rotation.lengths is not None:  # a scale per neuron, as in normalization layers
+            kind[id(rotation.lengths)] = ("undecayed", False)
     for module in model.modules():
         marked = getattr(module, "no_weight_decay", ())
         marked = marked() if callable(marked) else marked  # some libraries have it as a method

@@ -51,9 +51,14 @@ def attach_input_rotation(module: nn.Module, rotation: Rotation) -> None:
 # parameter on every rank, so it averages its own gradient over the mesh of the weight.
 def average_over_ranks(rotation: Rotation, weight: Any) -> None:
     """Average the gradients of a rotation over the ranks of a DTensor. Note [Sharded bases]."""
-    for p in rotation.parameters():
-        hook: Any = p.register_post_accumulate_grad_hook
-        hook(partial(_average, weight.device_mesh))
+    mesh = getattr(weight, "device_mesh", None)
+    if rotation.side != "input" or mesh is None:
+        return
+    for p in rotation.parameters():  # those of a new task, too
+        if not hasattr(p, "device_mesh") and not getattr(p, "averaged", False):
+            hook: Any = p.register_post_accumulate_grad_hook
+            hook(partial(_average, mesh))
+            p.averaged = True  # type: ignore[attr-defined]
 
 
 def _average(mesh: Any, p: Tensor) -> None:
@@ -107,12 +112,15 @@ def base_weight(module: Any, parameter: str, rotation: Rotation) -> Tensor:
         weight = weight.full_tensor()
     layout = rotation.layout
     plain = isinstance(weight, Tensor) and type(weight) in (Tensor, nn.Parameter)
-    if plain and weight.is_floating_point() and tuple(weight.shape) == layout.shape:
+    codes = not plain or not weight.is_floating_point() or weight.dtype.itemsize == 1
+    if not codes and tuple(weight.shape) == layout.shape:
         plain_weight: Tensor = weight.detach()
         return plain_weight
     with torch.no_grad():  # column j of W is the answer to the unit vector e_j, less the bias
         device = rotation.start_energy.device
-        dtype = next((p.dtype for p in module.parameters() if p.is_floating_point()), torch.float32)
+        own = (*module._parameters.values(), *module._buffers.values())
+        floats = (t.dtype for t in own if t is not None and t.is_floating_point())
+        dtype = next((kind for kind in floats if kind.itemsize > 1), torch.float32)
         inputs = torch.eye(layout.dim, dtype=dtype, device=device)
         outputs = module.forward(inputs) - module.forward(torch.zeros_like(inputs[:1]))
     rows: Tensor = outputs.float().mT

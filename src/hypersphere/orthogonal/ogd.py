@@ -14,6 +14,9 @@ from torch.optim.sgd import sgd
 from ..functional.host import known
 from ..functional.orthogonalize import spectral_norm
 from .block_matrix import mark_orthogonal
+from .pretrained import whole
+from .steps import orthogonal_parameters
+from .task_values import put_value
 
 # Note [Step length]
 # The fixed point (7.6) converges for (lr / 2) |W| < 1; longer steps are cut to half of that.
@@ -109,12 +112,13 @@ class OGD(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        marked = orthogonal_parameters()
         for group in self.param_groups:
             plain = []
             for p in group["params"]:
                 if p.grad is None:
                     continue
-                if group["orthogonal"] or getattr(p, "orthogonal", False):
+                if group["orthogonal"] or id(p) in marked:
                     self._step_orthogonal(p, group)
                 else:
                     plain.append(p)
@@ -125,8 +129,9 @@ class OGD(Optimizer):
     def _step_orthogonal(self, U: Tensor, group: dict[str, Any]) -> None:
         state = self.state[U]
         wide = torch.promote_types(U.dtype, torch.float32)
-        R = U.to(wide).reshape(-1, *U.shape[-2:])
-        W = cast(Tensor, U.grad).to(wide).reshape(R.shape) @ R.mT
+        # What FSDP2 has sharded is gathered: every process takes the same step on whole matrices.
+        R = whole(U).to(wide).reshape(-1, *U.shape[-2:])
+        W = whole(cast(Tensor, U.grad)).to(wide).reshape(R.shape) @ R.mT
         W = (W.mT - W).mul_(0.5)
         if group["momentum"]:
             past = state.get("momentum_buffer")
@@ -135,7 +140,7 @@ class OGD(Optimizer):
             W = W.add(total, alpha=group["momentum"]) if group["nesterov"] else total
         # A skew matrix has its eigenvalues in pairs: |W|_2 <= |W|_F / sqrt 2.
         size = torch.linalg.matrix_norm(W).max() / math.sqrt(2.0)
-        U.copy_(self._moved(R, W, size, group, state).reshape(U.shape))
+        put_value(U, self._moved(R, W, size, group, state).reshape(U.shape).to(U.dtype))
         mark_orthogonal(U)
 
     def _moved(

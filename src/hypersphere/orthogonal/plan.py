@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from torch import nn
@@ -31,16 +31,29 @@ class PlannedLayer:
         site: the weight.
         side: "weight" or "input".
         form: of R.
+        learn_lengths: whether the length of each neuron is trained, too.
     """
 
     site: Site
     side: str
     form: Form
+    learn_lengths: bool = False
 
     @property
     def trained(self) -> int:
-        """Numbers that R trains."""
-        return trained_numbers(self.form, self.site.layout)
+        """Numbers that R trains, and lengths of neurons."""
+        layout = self.site.layout
+        lengths = layout.sets * layout.neurons if self.learn_lengths else 0
+        return trained_numbers(self.form, layout) + lengths
+
+    @property
+    def fewer_blocks(self) -> str:
+        """Why the layer has fewer blocks than asked for; empty if it has them."""
+        layout, asked = self.site.layout, self.form.blocks
+        count = block_count(layout, asked)
+        if count == asked:
+            return ""
+        return f"{count} for blocks={asked}, which does not divide {layout.channels}"
 
 
 @dataclass
@@ -64,7 +77,8 @@ class RotationPlan:
             layout = x.site.layout
             what = f"{x.site.kind} {layout.sets * layout.neurons} x {layout.dim}"
             text = x.form.describe(layout)
-            rows.append((x.site.label, what, x.side, text, f"{x.trained:,}", x.site.note))
+            note = "; ".join(text for text in (x.site.note, x.fewer_blocks) if text)
+            rows.append((x.site.label, what, x.side, text, f"{x.trained:,}", note))
         for out in self.left_out:
             rows.append((out.name or "(the model)", out.what, "-", "left out", "", out.reason))
         return aligned_columns(rows)
@@ -78,6 +92,7 @@ def make_plan(
     skip: Collection[str] | None,
     targets: str | Collection[str] | None,
     needs_weight: str,
+    learn_lengths: bool = False,
 ) -> RotationPlan:
     """The plan, or an error that names every layer in the way."""
     check_form(form, start)
@@ -87,6 +102,7 @@ def make_plan(
     if not chosen:
         raise ValueError("every layer is skipped; name fewer modules in skip (skip=() for none)")
     layers, problems = [], []
+    factors_fit = False
     for site in chosen:
         length = form.block_length(site.layout)
         if form.method == "skew" and length % 2:
@@ -94,9 +110,16 @@ def make_plan(
                 f"a skew matrix of odd size is singular, and {site.label} has neurons of length "
                 f"{length}: name it in skip, or choose blocks of even length"
             )
+        most = replace(form, factors=None).factor_count(site.layout)
+        factors_fit = factors_fit or form.factors is None or form.factors <= most
         picked, problem = choose_side(site, side, needs_weight, length)
-        layers.append(PlannedLayer(site, picked, form))
+        layers.append(PlannedLayer(site, picked, form, learn_lengths))
         problems += [problem] if problem else []
+    if not factors_fit:
+        raise ValueError(
+            f"no layer has {form.factors} factors with blocks={form.blocks}: leave factors out for "
+            f"as many as there are, or use more blocks"
+        )
     if problems:
         more = f" (and {len(problems) - 5} more)" if len(problems) > 5 else ""
         raise ValueError("; ".join(problems[:5]) + more)
@@ -115,6 +138,10 @@ def check_form(form: Form, start: str) -> None:
         )
     if not isinstance(method, str) and not callable(method):
         raise ValueError(f"method must be a name or a callable T(v); got {method!r}")
+    for name in ("blocks", "rank", "factors", "bandwidth"):
+        value = getattr(form, name)
+        if type(value) is not int and not (name == "factors" and value is None):
+            raise ValueError(f"{name} expects a whole number; got {value!r}")
     if form.blocks < 1:
         raise ValueError(f"blocks must be at least 1; got {form.blocks}")
     if start not in ("random", "identity", "normal"):
@@ -142,8 +169,15 @@ def check_form(form: Form, start: str) -> None:
             f"factors counts the factors of structure='butterfly', at least 1; got {form.factors} "
             f"with structure={form.structure!r}"
         )
+    if form.structure != "reflections" and form.rank != Form.rank:
+        raise ValueError(
+            f"rank counts the reflections of structure='reflections'; got rank={form.rank} with "
+            f"structure={form.structure!r}"
+        )
     if form.structure == "reflections":
-        if method not in ("cayley", "householder"):
+        # P of both sides is no product of reflections: its method is the default one.
+        known = ("cayley",) if form.both_sides else ("cayley", "householder")
+        if method not in known:
             raise ValueError(f"structure='reflections' needs no method; got {method!r}")
         if form.rank < 2 or form.rank % 2:
             raise ValueError(
@@ -161,11 +195,32 @@ def check_form(form: Form, start: str) -> None:
         )
 
 
+def check_not_replicated(model: nn.Module) -> None:
+    """Raise if DistributedDataParallel is in it, which averages only what it has seen."""
+    if any(isinstance(module, nn.parallel.DistributedDataParallel) for module in model.modules()):
+        raise ValueError(
+            "rotate the model before DistributedDataParallel wraps it: the gradients of what joins "
+            "later are not averaged over the processes"
+        )
+
+
 def check_refine(refine: str | None) -> None:
     """Raise unless it is the name of a refinement, or None."""
     if refine is not None and refine not in REFINEMENTS:
         raise ValueError(
             f"refine must be None, {' or '.join(map(repr, REFINEMENTS))}; got {refine!r}"
+        )
+
+
+def warn_of_fewer_blocks(plan: RotationPlan) -> None:
+    """Warn of linear layers that have fewer blocks than asked for, and so train more numbers."""
+    linear = [x for x in plan if x.site.kind in ("linear", "Conv1D") and not x.form.both_sides]
+    fewer = [f"{x.site.label} ({x.fewer_blocks})" for x in linear if x.fewer_blocks]
+    if fewer:
+        more = f" and {len(fewer) - 3} more" if len(fewer) > 3 else ""
+        warnings.warn(
+            f"fewer blocks than asked for, so more numbers to train: {', '.join(fewer[:3])}{more}",
+            stacklevel=3,
         )
 
 
@@ -175,7 +230,7 @@ def warn_of_memory(plan: RotationPlan, limit: int) -> None:
         form, layout = layer.form, layer.site.layout
         if form.structure != "blocks" or not isinstance(form.method, str):
             continue
-        need = partial(_bytes_needed, form, layout)
+        need = partial(_bytes_needed, form, layout, layer.side)
         now = block_count(layout, form.blocks)
         if need(now) < limit:
             continue
@@ -189,6 +244,6 @@ def warn_of_memory(plan: RotationPlan, limit: int) -> None:
         )
 
 
-def _bytes_needed(form: Form, layout: FilterMatrix, blocks: int) -> int:
+def _bytes_needed(form: Form, layout: FilterMatrix, side: str, blocks: int) -> int:
     shared, sets, neurons = form.share_blocks, layout.sets, layout.neurons
-    return memory_estimate(layout.dim, blocks, shared, form.method, sets, neurons)
+    return memory_estimate(layout.dim, blocks, shared, form.method, sets, neurons, side)

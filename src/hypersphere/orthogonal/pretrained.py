@@ -10,17 +10,21 @@ from __future__ import annotations
 
 import inspect
 import sys
+import warnings
 from types import MethodType
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from .fold import why_not_written
+from .beside_peft import guard_merges, refuse_peft_files
+from .fold import tied_names, why_not_written
 from .input_side import effective_weight
-from .rotation import INPUT_ROTATION, rotations
+from .rotation import INPUT_ROTATION, Rotation, rotations
 
 __all__ = ["folded_state", "install_plain_files", "whole"]
+
+_BESIDE = f"{INPUT_ROTATION}."
 
 
 def install_plain_files(model: nn.Module) -> None:
@@ -38,6 +42,7 @@ def install_plain_files(model: nn.Module) -> None:
         if _load_plain not in _hooks(module):
             cast(Any, module).register_load_state_dict_pre_hook(_load_plain)
             cast(Any, module).register_state_dict_post_hook(_fold_for_parent)
+    guard_merges(model)
 
 
 def _hooks(module: nn.Module) -> list[object]:
@@ -65,15 +70,15 @@ def folded_state(model: nn.Module, state: dict[str, Any] | None = None) -> dict[
     ['weight', 'bias']
     """
     found = dict(model.state_dict() if state is None else state)
-    names = {id(module): name for name, module in model.named_modules()}
+    names: dict[int, list[str]] = {}  # of every module, which may be used twice
+    for name, module in model.named_modules(remove_duplicate=False):
+        names.setdefault(id(module), []).append(f"{name}." if name else "")
     for label, module, parameter, rotation in rotations(model):
-        before = f"{names[id(module)]}." if names[id(module)] else ""
-        inner = f"{before}parametrizations.{parameter}."
-        if rotation.side == "input":
-            inner = f"{before}{INPUT_ROTATION}."
-        if not any(key.startswith(inner) for key in found):
+        inside = f"parametrizations.{parameter}." if rotation.side == "weight" else _BESIDE
+        prefixes = [p for p in names[id(module)] if any(k.startswith(p + inside) for k in found)]
+        if not prefixes:
             continue
-        why = why_not_written(module, parameter, rotation) or _tie(model, module, parameter)
+        why = why_not_written(module, parameter, rotation) or tied_names(model, module, parameter)
         if why:
             raise ValueError(
                 f"the rotation of {label} cannot be multiplied into its weight ({why}); keep what "
@@ -81,28 +86,26 @@ def folded_state(model: nn.Module, state: dict[str, Any] | None = None) -> dict[
                 f"load_adapter(base, folder) reads"
             )
         weight = whole(effective_weight(module, parameter, rotation)).detach().clone()
-        plain = {k: v for k, v in found.items() if not k.startswith(inner)}
-        if before + parameter in plain:
-            found = {**plain, before + parameter: weight}
-            continue
-        at = next((k for k in plain if before and k.startswith(before)), None)
-        found = _insert(plain, at, before + parameter, weight)
+        for prefix in prefixes:
+            found = _replaced(found, prefix, inside, parameter, weight)
     return found
+
+
+def _replaced(
+    state: dict[str, Any], prefix: str, inside: str, parameter: str, weight: Tensor
+) -> dict[str, Any]:
+    """The state with the weight of one layer in place of what its rotation holds."""
+    plain = {k: v for k, v in state.items() if not k.startswith(prefix + inside)}
+    if prefix + parameter in plain:
+        return {**plain, prefix + parameter: weight}
+    at = next((k for k in plain if prefix and k.startswith(prefix)), None)
+    return _insert(plain, at, prefix + parameter, weight)
 
 
 def whole(value: Tensor) -> Tensor:
     """A tensor with all its rows: one that FSDP2 has sharded is gathered, by all processes."""
     full = getattr(value, "full_tensor", None)
     return value if full is None else cast(Tensor, full())
-
-
-def _tie(model: nn.Module, module: nn.Module, parameter: str) -> str:
-    """Which other name the weight of an input rotation has; empty if none."""
-    own = module._parameters.get(parameter)
-    if own is None:
-        return ""
-    names = [n for n, p in model.named_parameters(remove_duplicate=False) if p is own]
-    return f"{' and '.join(names)} are one tied weight" if len(names) > 1 else ""
 
 
 def _insert(state: dict[str, Any], at: str | None, key: str, value: Tensor) -> dict[str, Any]:
@@ -139,30 +142,61 @@ def _save_folded(
 
 
 # Note [Models around a rotated one]
-# If only a part of a model was rotated, the `save_pretrained` of the whole is not ours. It collects
-# the states of all layers, so a rotated layer looks who asks, and answers with plain weights.
+# If only a part of a model was rotated, the `save_pretrained` of the whole is not ours, and some
+# libraries take no state from the caller. All collect the states of the layers, so a rotated layer
+# looks who asks, and answers with plain weights.
+_LIBRARIES = ("transformers", "huggingface_hub", "diffusers", "sentence_transformers")
 
 
 def _fold_for_parent(module: nn.Module, state_dict: Any, prefix: str, *rest: Any) -> None:
     """Fold the state of a layer that is collected for `save_pretrained`."""
-    frame: Any = sys._getframe(1)
-    while frame is not None and not _saves_pretrained(frame):  # Note [Models around a rotated one]
-        frame = frame.f_back
-    if frame is None:
+    if _called_from(("peft",), ("save_pretrained",)):
+        # RotationCallback writes an adapter with everything beside the files of PEFT.
+        if not all(_keeps_neurons(rotation) for *_, rotation in rotations(module)):
+            refuse_peft_files()
+        return
+    if not _called_from(_LIBRARIES, ("save_pretrained",)):  # Note [Models around a rotated one]
         return
     keys = [key for key in state_dict if key.startswith(prefix)]
     part = {key[len(prefix) :]: state_dict.pop(key) for key in keys}
     state_dict.update({prefix + key: v for key, v in folded_state(module, part).items()})
 
 
-def _saves_pretrained(frame: Any) -> bool:
-    library = str(frame.f_globals.get("__name__", "")).partition(".")[0]
-    return frame.f_code.co_name == "save_pretrained" and library == "transformers"
+def _called_from(libraries: tuple[str, ...], functions: tuple[str, ...]) -> bool:
+    """Whether one of these functions is at work further up."""
+    frame: Any = sys._getframe(2)
+    while frame is not None:
+        library = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        if frame.f_code.co_name in functions and library in libraries:
+            return True
+        frame = frame.f_back
+    return False
 
 
 # Note [Neurons of the base]
 # The Trainer of Hugging Face reads back the folded weights it wrote. The callback that has written
-# R beside them brings it afterwards, and then the neurons have to be those of the base.
+# R beside them brings it afterwards, and then the neurons have to be those of the base. Weights
+# that the caller loads become neurons, as ever.
+_TRAINER_READS = ("_load_from_checkpoint", "_load_best_model")
+
+
+def _keeps_neurons(rotation: Rotation) -> bool:
+    """Whether the callback of the Trainer is in charge. Note [Neurons of the base]."""
+    return bool(getattr(rotation, "keeps_neurons", False))
+
+
+def _begin(rotation: Rotation, device: torch.device) -> None:
+    """Give a rotation that was made on the meta device its start."""
+    from .adapters.maps import make_map, map_options  # which import `rotate`, and that this file
+
+    if rotation.start_energy.is_meta:
+        rotation.to_empty(device=device)  # else `to_empty` was called by the user
+    start = make_map(rotation.layout, map_options("", rotation))
+    rotation.map.load_state_dict(start.state_dict())
+    rotation.start_energy.fill_(float("nan"))
+    rotation.current_task.zero_()
+    rotation.moved_neurons.zero_()
+    rotation.unset = False
 
 
 @torch.no_grad()
@@ -174,15 +208,29 @@ def _load_plain(module: nn.Module, state_dict: dict[str, Any], prefix: str, *res
             continue
         beside = rotation.side == "input"
         inner = f"{prefix}{INPUT_ROTATION}." if beside else f"{prefix}parametrizations.{parameter}."
-        place: Any = getattr(module, parameter)
-        if any(key.startswith(inner) for key in state_dict) or value.shape != place.shape:
-            continue  # the state of a rotated model, or of another one
+        if any(key.startswith(inner) for key in state_dict):
+            continue  # the state of a rotated model
+        if rotation.unset:
+            _begin(rotation, value.device)
         if beside and why_not_written(module, parameter, rotation):
             continue
         chain: Any = rotation if beside else cast(Any, module.parametrizations)[parameter]
-        neurons = place if beside else chain.original
-        if not getattr(rotation, "keeps_neurons", False):  # Note [Neurons of the base]
-            neurons = rotation.right_inverse(value.to(neurons))
+        neurons = getattr(module, parameter) if beside else chain.original
+        if value.shape != neurons.shape:
+            continue
+        resumes = _called_from(("transformers",), _TRAINER_READS)
+        if resumes and not _keeps_neurons(rotation):
+            warnings.warn(
+                "the Trainer reads folded weights into a rotated model: its rotations begin anew, "
+                "without what its optimizer remembers. Trainer(..., callbacks=[hypersphere."
+                "integrations.RotationCallback()]), at the first run already, resumes them",
+                stacklevel=2,
+            )
+        if not (resumes and _keeps_neurons(rotation)):
+            plain = value.to(neurons.dtype) if neurons.is_meta else value.to(neurons)
+            neurons = rotation.right_inverse(plain)
+            if rotation.other_neurons(neurons, plain):
+                state_dict[f"{inner}{'' if beside else '0.'}moved_neurons"] = torch.tensor(True)
         del state_dict[prefix + parameter]
         state_dict[prefix + parameter if beside else inner + "original"] = neurons.detach()
         for name, own in chain.state_dict().items():

@@ -92,6 +92,11 @@ def _scale(
     # On the input side the base is read once; a quantized one has to be found out.
     base = base_weight(module, parameter, rotation) if rotation.side == "input" else None
     weight: Tensor = getattr(module, parameter) if base is None else base
+    if weight.is_meta:
+        raise ValueError(
+            "the rates of rotations are measured on the weights, which are on the meta device: "
+            "load them first, or give rotations the raw rate (scale_rotations=False)"
+        )
     generator = torch.Generator().manual_seed(0)
     plain = turned = 0.0
     for _ in range(PROBES):

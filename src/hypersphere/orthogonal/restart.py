@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from .block_matrix import Matrix, mark_orthogonal
-from .fold import why_not_written
+from .fold import tied_names, why_not_written
 from .input_side import effective_weight
 from .matrices import TURNED_START, neutral
 from .reflections import Reflections
@@ -27,16 +27,21 @@ def restart(model: nn.Module, optimizer: Optimizer | None = None) -> nn.Module:
     remembers of them (momentum, second moments, step counts) belongs to the old R and is forgotten
     at its next step; the momentum of :class:`OGD` is carried over, as W U keeps its meaning.
 
+    The neurons are then no longer those of the base, so :func:`save_adapter` writes them, too: as
+    many numbers as the rotated weights have.
+
     Args:
         model: a rotated model.
-        optimizer: forgets at once. Default: whatever optimizer steps the parameters next.
+        optimizer: forgets at once, so that a checkpoint saved before its next step resumes exactly.
+            Default: whatever optimizer steps the parameters next.
 
     Returns:
         The model.
 
     Raises:
         ValueError: if a layer has several tasks, whose other matrices belong to the old neurons, or
-            a function T(v), or a weight that cannot be rewritten; nothing is changed then.
+            a function T(v), or a weight that cannot be rewritten, as one that is tied to another;
+            nothing is changed then.
 
     >>> from hypersphere.orthogonal import orthogonality_error, rotate
     >>> layer = rotate(nn.Linear(6, 4), both_sides=True)
@@ -54,13 +59,14 @@ def restart(model: nn.Module, optimizer: Optimizer | None = None) -> nn.Module:
             raise ValueError(f"{label} has several tasks over the same neurons: fold one instead")
         if not isinstance(rotation.map, MAPS):
             raise ValueError(f"{label} is turned by a function T(v), which has no identity")
-        why = why_not_written(module, parameter, rotation)
+        why = why_not_written(module, parameter, rotation) or tied_names(model, module, parameter)
         if why:
             raise ValueError(f"R cannot be folded into {label} ({why}): nothing to restart from")
     weights = [effective_weight(*item[1:]).detach().clone() for item in found]
     for (_, module, parameter, rotation), weight in zip(found, weights, strict=True):
         _begin_again(rotation.map)
         _set_neurons(module, parameter, rotation, weight)
+        rotation.moved_neurons.fill_(True)
         for p in rotation.map.parameters():
             if rotation.method == "ogd":
                 mark_orthogonal(p)

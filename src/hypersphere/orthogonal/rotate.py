@@ -16,7 +16,15 @@ from .first_maps import Form, start_neurons
 from .fold import unparametrized
 from .input_side import attach_input_rotation, average_over_ranks, detach_input_rotation
 from .matrices import CONSTRUCTED, TURNED_START
-from .plan import PlannedLayer, RotationPlan, check_refine, make_plan, warn_of_memory
+from .plan import (
+    PlannedLayer,
+    RotationPlan,
+    check_not_replicated,
+    check_refine,
+    make_plan,
+    warn_of_fewer_blocks,
+    warn_of_memory,
+)
 from .pretrained import install_plain_files
 from .refine import refine_neurons
 from .rotation import MAPS, Rotation
@@ -124,23 +132,15 @@ def rotate(
     Linear(in_features=8, out_features=10, bias=True)
     """
     form = Form(method, blocks, share_blocks, structure, factors, rank, both_sides, bandwidth)
-    check_refine(refine)
+    check_not_replicated(model)
     unit_norm = start != "identity" if normalize is None else normalize
-    changes = {
-        "a function T(v)": not isinstance(method, str),
-        f"method={method!r}": method in TURNED_START and structure != "reflections",
-        f"start={start!r}": start != "identity",
-        "normalize=True": unit_norm,
-        f"refine={refine!r}": refine is not None,
-        "learn_neurons=True": learn_neurons,
-        "learn_lengths=True": learn_lengths,
-        "both_sides=True": both_sides,
-    }
-    needs_weight = next((text for text, yes in changes.items() if yes), "")
-    plan = make_plan(model, form, start, side, skip, targets, needs_weight)
+    plan = plan_rotation(
+        model, method, blocks, share_blocks, start, skip, targets, structure, side, both_sides,
+        rank, factors, normalize, refine, learn_neurons, bandwidth, refine_steps, generator,
+        learn_lengths, verbose,
+    )  # fmt: skip
     warn_of_memory(plan, MEMORY_WARNING)
-    if verbose:
-        print(plan)
+    warn_of_fewer_blocks(plan)
 
     def prepared(layer: PlannedLayer) -> tuple[PlannedLayer, Rotation, Tensor | None]:
         """The rotation and, if they are not the weight as it is, the neurons."""
@@ -159,6 +159,8 @@ def rotate(
         value = float("nan") if constant else energy(first(rows), layout.sets)
         rotation = Rotation(layout, first, value, weight.requires_grad, learn_lengths)
         rotation.to(weight.device)
+        changed = start != "identity" or unit_norm or refine is not None
+        rotation.moved_neurons.fill_(rows is not before and changed)
         if learn_lengths:
             rotation.to(torch.promote_types(weight.dtype, torch.float32))
             rows = rotation.take_lengths(rows)
@@ -187,6 +189,14 @@ def plan_rotation(
     both_sides: bool = False,
     rank: int = 8,
     factors: int | None = None,
+    normalize: bool | None = None,
+    refine: str | None = None,
+    learn_neurons: bool = False,
+    bandwidth: int = 1,
+    refine_steps: int = 1000,
+    generator: torch.Generator | None = None,
+    learn_lengths: bool = False,
+    verbose: bool = False,
 ) -> RotationPlan:
     """What :func:`rotate` would do with the same arguments; the model is left as it is.
 
@@ -203,6 +213,14 @@ def plan_rotation(
         both_sides: as in :func:`rotate`.
         rank: as in :func:`rotate`.
         factors: as in :func:`rotate`.
+        normalize: as in :func:`rotate`.
+        refine: as in :func:`rotate`.
+        learn_neurons: as in :func:`rotate`.
+        bandwidth: as in :func:`rotate`.
+        refine_steps: changes nothing here.
+        generator: changes nothing here.
+        learn_lengths: as in :func:`rotate`.
+        verbose: print the plan.
 
     Returns:
         The plan: which layers, on which side, with which R; what is left out and why. It prints as
@@ -212,22 +230,46 @@ def plan_rotation(
     >>> print(plan_rotation(net, blocks=2, start="identity"))
     layer  what             side   R                 trained  remarks
     1      linear 8 x 4     input  cayley, 2 blocks  2
-    0      Embedding(9, 4)  -      left out                   embeddings=False
+    0      Embedding(9, 4)  -      left out                   embedding: name it in targets
     3      linear 3 x 8     -      left out                   output layer
     """
-    form = Form(method, blocks, share_blocks, structure, factors, rank, both_sides)
+    form = Form(method, blocks, share_blocks, structure, factors, rank, both_sides, bandwidth)
+    check_refine(refine)
+    unit_norm = start != "identity" if normalize is None else normalize
+    needs_weight = _needs_weight(form, start, unit_norm, refine, learn_neurons, learn_lengths)
+    plan = make_plan(model, form, start, side, skip, targets, needs_weight, learn_lengths)
+    if verbose:
+        print(plan)
+    return plan
+
+
+def _needs_weight(
+    form: Form,
+    start: str,
+    unit_norm: bool,
+    refine: str | None,
+    learn_neurons: bool,
+    learn_lengths: bool,
+) -> str:
+    """The first argument that changes the weight itself, as text; empty if none does."""
     changes = {
+        "a function T(v)": not isinstance(form.method, str),
+        f"method={form.method!r}": form.method in TURNED_START and form.structure != "reflections",
         f"start={start!r}": start != "identity",
-        f"method={method!r}": not isinstance(method, str) or method in TURNED_START,
-        "both_sides=True": both_sides,
+        "normalize=True": unit_norm,
+        f"refine={refine!r}": refine is not None,
+        "learn_neurons=True": learn_neurons,
+        "learn_lengths=True": learn_lengths,
+        "both_sides=True": form.both_sides,
     }
-    needs_weight = next((text for text, yes in changes.items() if yes), "")
-    return make_plan(model, form, start, side, skip, targets, needs_weight)
+    return next((text for text, yes in changes.items() if yes), "")
 
 
 def _input_rotation(layer: PlannedLayer, generator: torch.Generator | None) -> Rotation:
     module, layout = layer.site.module, layer.site.layout
-    device = next(module.parameters()).device
+    # Some quantized layers have no parameters, or no tensors at all.
+    tensors = (*module.parameters(), *module.buffers())
+    device = tensors[0].device if tensors else torch.device("cpu")
     weight = getattr(module, layer.site.parameter, None)
     known = isinstance(weight, Tensor) and weight.dtype == torch.float64
     dtype = torch.float64 if known else torch.float32
@@ -264,15 +306,14 @@ def _attach_all(
                     undo.append(partial(weight.requires_grad_, True))
                 continue
             assert isinstance(weight, nn.Parameter)
-            old = weight.data
             if neurons is not None:
-                undo.append(partial(setattr, weight, "data", old))
+                undo.append(partial(setattr, weight, "data", weight.data))
                 weight.data = neurons
             rotation.holds_neurons = True
             # unsafe only skips torch's own trial run, which would form R
             parametrize.register_parametrization(module, parameter, rotation, unsafe=True)
             rotation.holds_neurons = False
-            undo.append(partial(unparametrized, module, parameter, old, trained))
+            undo.append(partial(unparametrized, module, parameter, weight, trained))
             chain: Any = cast(Any, module.parametrizations)[parameter]
             chain.original.requires_grad_(learn_neurons)
     except BaseException:

@@ -14,7 +14,7 @@ from ..finding import FilterMatrix
 from ..functional import normalize, row_norm
 from .block_matrix import Matrix, mark_orthogonal, wide_dtype
 from .butterfly import Butterfly
-from .matrices import FREE
+from .matrices import FREE, TURNED_START
 from .reflections import Reflections
 from .two_sided import TwoSided
 
@@ -54,6 +54,7 @@ class Rotation(nn.Module):
     neuron_role = "none"  # no layer of its own: see hypersphere.finding
     start_energy: Tensor
     current_task: Tensor
+    moved_neurons: Tensor  # whether they are other ones than the weight before `rotate` had
     lengths: nn.Parameter | None
 
     def __init__(
@@ -71,11 +72,14 @@ class Rotation(nn.Module):
         self.side = side
         self.tasks = nn.ModuleDict({DEFAULT_TASK: first})
         self.task = DEFAULT_TASK
+        # on the meta device, and then without values until some are loaded
+        self.unset = any(p.is_meta for p in first.parameters())
         self.holds_neurons = False  # whether right_inverse is given the neurons, not a weight
         rows = layout.sets * layout.neurons
         self.lengths = nn.Parameter(torch.ones(rows, 1)) if learn_lengths else None
         self.register_buffer("start_energy", torch.tensor(start_energy))
         self.register_buffer("current_task", torch.tensor(0))
+        self.register_buffer("moved_neurons", torch.tensor(False))
 
     @property
     def map(self) -> nn.Module:
@@ -92,6 +96,14 @@ class Rotation(nn.Module):
         """Whether R is meant to be orthogonal, so that the energy stays (Eq. 7.2)."""
         return isinstance(self.map, MAPS) and bool(self.map.orthogonal)
 
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:  # float32 or wider, as in Matrix
+        before = None if self.lengths is None else self.lengths.detach()
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        if before is not None and self.lengths is not None and self.lengths.dtype.itemsize < 4:
+            dtype = wide_dtype(self.lengths.dtype)
+            self.lengths.data = before.to(device=self.lengths.device, dtype=dtype)
+        return self
+
     def forward(self, neurons: Tensor) -> Tensor:
         rows = self.layout.rows(neurons)
         turned = self.map(rows)
@@ -101,7 +113,8 @@ class Rotation(nn.Module):
                 f"it returned {tuple(turned.shape)}"
             )
         if self.lengths is not None:
-            turned = turned * self.lengths
+            # A step may take a length below zero, which would turn the neuron around.
+            turned = turned * self.lengths.abs()
         return self.layout.weight(turned).to(neurons.dtype)
 
     def right_inverse(self, weight: Tensor) -> Tensor:
@@ -136,6 +149,22 @@ class Rotation(nn.Module):
         self.lengths.copy_(row_norm(rows, keepdim=True))
         return normalize(rows)
 
+    def other_neurons(self, neurons: Tensor, weight: Tensor) -> bool:
+        """Whether neurons are other ones than an identity start would take from a weight.
+
+        Args:
+            neurons: of the shape of the weight.
+            weight: the plain weight.
+
+        Returns:
+            False also if they differ by the signed permutation with which some methods start.
+        """
+        own, plain = self.layout.rows(neurons), self.layout.rows(weight)
+        plain = plain if self.lengths is None else normalize(plain)
+        if self.method in TURNED_START:
+            own, plain = own.abs().sort(-1).values, plain.abs().sort(-1).values
+        return not torch.equal(own, plain)
+
     def turn_inputs(self, rows: Tensor) -> Tensor:
         """R^T x, so that W (R^T x) is what the turned weight would give.
 
@@ -155,15 +184,31 @@ class Rotation(nn.Module):
             name: of the task, not empty and without a dot.
             source: task whose map is copied. Default: the current one.
         """
-        source = source or self.task
-        if source not in self.tasks:
-            raise KeyError(f"no task {source!r}; there are: {', '.join(self.tasks)}")
+        self.check_new_task(name, source)
+        self.tasks[name] = copy.deepcopy(self.tasks[source or self.task])
+        self.use_task(self.task)
+
+    def check_new_task(self, name: str, source: str | None = None) -> None:
+        """Raise unless :meth:`add_task` can add it.
+
+        Args:
+            name: of the new task.
+            source: task whose map would be copied.
+        """
+        self.check_task(source or self.task)
         if name in self.tasks:
             raise ValueError(f"task {name!r} exists; there are: {', '.join(self.tasks)}")
         if not name or "." in name:
             raise ValueError(f"a task name is not empty and has no dot; got {name!r}")
-        self.tasks[name] = copy.deepcopy(self.tasks[source])
-        self.use_task(self.task)
+
+    def check_task(self, name: str) -> None:
+        """Raise unless there is such a task.
+
+        Args:
+            name: of the task.
+        """
+        if name not in self.tasks:
+            raise KeyError(f"no task {name!r}; there are: {', '.join(self.tasks)}")
 
     def use_task(self, name: str) -> None:
         """Make a task the current one; only its map is trained.
@@ -171,8 +216,7 @@ class Rotation(nn.Module):
         Args:
             name: of the task.
         """
-        if name not in self.tasks:
-            raise KeyError(f"no task {name!r}; there are: {', '.join(self.tasks)}")
+        self.check_task(name)
         # Optimizers and DDP see the current task only; what was frozen in it stays frozen.
         trained = [p.requires_grad for p in self.map.parameters()]
         self.tasks.requires_grad_(False)
@@ -188,9 +232,13 @@ class Rotation(nn.Module):
         names = {key[len(start) :].split(".")[0] for key in state_dict if key.startswith(start)}
         for name in sorted(names - set(self.tasks)):
             self.add_task(name)
+        if prefix + "current_task" in state_dict:  # states from before there was this entry
+            state_dict.setdefault(prefix + "moved_neurons", self.moved_neurons)
         super()._load_from_state_dict(state_dict, prefix, *rest)
-        if prefix + "current_task" in state_dict:
-            self.use_task(sorted(names or self.tasks)[int(self.current_task)])
+        place = state_dict.get(prefix + "current_task")
+        if place is not None and not place.is_meta:
+            self.use_task(sorted(names or self.tasks)[int(place)])
+            self.unset = False
 
 
 def rotations(model: nn.Module) -> Iterator[tuple[str, nn.Module, str, Rotation]]:

@@ -9,7 +9,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-__all__ = ["base_values", "brought_values", "exchange_values", "put_value", "remember_values"]
+__all__ = [
+    "base_values",
+    "brought_values",
+    "exchange_values",
+    "forget_values",
+    "put_value",
+    "remember_values",
+]
 
 _PLACE = "_hypersphere_task_values"
 BASE = ""  # what the parameters were before the first adapter came
@@ -56,13 +63,26 @@ def exchange_values(model: nn.Module, old: str, new: str) -> None:
         old: the task that was current.
         new: the task that is current now.
     """
-    kept: dict[str, dict[str, Tensor]] | None = model.__dict__.get(_PLACE)
-    if kept is None or old == new:
+    if old == new:
         return
-    own = _own_values(model)
-    kept[old] = {name: own[name].detach().clone() for name in kept[BASE]}
-    for name, base in kept[BASE].items():
-        put_value(own[name], kept.get(new, {}).get(name, base))
+    for module in model.modules():  # the model that has the values may be wrapped: DDP, Lightning
+        kept: dict[str, dict[str, Tensor]] | None = module.__dict__.get(_PLACE)
+        if kept is None:
+            continue
+        own = _own_values(module)
+        kept[old] = {name: own[name].detach().clone() for name in kept[BASE]}
+        for name, base in kept[BASE].items():
+            put_value(own[name], kept.get(new, {}).get(name, base))
+
+
+def forget_values(model: nn.Module) -> None:
+    """Forget the values of all tasks; what is in place stays.
+
+    Args:
+        model: the model, or one around it.
+    """
+    for module in model.modules():
+        module.__dict__.pop(_PLACE, None)
 
 
 def put_value(place: Tensor, value: Tensor) -> None:

@@ -63,6 +63,8 @@ def save_adapter(
     """
     if format not in _WRITERS:
         raise unknown_name("format", format, tuple(_WRITERS))
+    if Path(folder).exists() and not Path(folder).is_dir():
+        raise ValueError(f"save_adapter expects a folder; {folder} is a file")
     adapter = model if isinstance(model, Adapter) else capture(model)
     if not torch.distributed.is_available() or not torch.distributed.is_initialized():
         writes = True

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from ..pretrained import whole
 from ..rotation import DEFAULT_TASK, Rotation, required_rotations, rotations
 from ..task_values import brought_values
-from .base_hash import base_hashes
+from .base_hash import base_hashes, packed_weights
 from .maps import map_options
 
-__all__ = ["Adapter", "AdapterLayer", "capture", "rotated_weights", "unwrapped"]
+__all__ = ["Adapter", "AdapterLayer", "capture", "neurons", "rotated_weights", "unwrapped"]
 
 
 @dataclass
@@ -55,9 +55,9 @@ class Adapter:
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """The model inside DistributedDataParallel and torch.compile."""
+    """The model inside DistributedDataParallel, DataParallel and torch.compile."""
     while True:
-        if isinstance(model, nn.parallel.DistributedDataParallel):
+        if isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
             model = model.module
         elif isinstance(getattr(model, "_orig_mod", None), nn.Module):
             model = model._orig_mod  # type: ignore[assignment]
@@ -72,6 +72,15 @@ def rotated_weights(model: nn.Module) -> dict[str, tuple[nn.Module, str, Rotatio
         f"{names[id(module)]}.{parameter}".lstrip("."): (module, parameter, rotation)
         for _, module, parameter, rotation in rotations(model)
     }
+
+
+def neurons(module: Any, parameter: str, rotation: Rotation) -> Tensor | None:
+    """The parameter that a rotation turns: below the parametrization, or the weight itself."""
+    if rotation.side == "input":
+        found: Any = getattr(module, parameter, None)  # quantized layers may have none
+    else:
+        found = module.parametrizations[parameter].original
+    return found
 
 
 @torch.no_grad()
@@ -89,7 +98,11 @@ def capture(model: nn.Module) -> Adapter:
             different tasks.
     """
     model = unwrapped(model)
-    required_rotations(model)
+    if any(p.is_meta for *_, r in required_rotations(model) for p in r.map.parameters()):
+        raise ValueError(
+            f"{type(model).__name__} is on the meta device and has nothing to save: "
+            f"load_state_dict(weights, assign=True) first"
+        )
     layers, tasks = {}, set()
     for path, (_, _, rotation) in rotated_weights(model).items():
         state = {k: _copy(v) for k, v in rotation.map.state_dict().items()}
@@ -105,7 +118,11 @@ def capture(model: nn.Module) -> Adapter:
 
 
 def trained_values(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Parameters outside of the maps that are trained or came with an adapter, and the buffers."""
+    """What an adapter holds beside the maps.
+
+    Parameters that are trained or came with an adapter, neurons that are not the base's any more
+    (see :func:`restart`), and the buffers but those of a quantized weight, which are the base's.
+    """
     rotated = rotated_weights(model)
     brought = {n for _, _, r in rotated.values() for n in brought_values(model, r.task)}
     inside = {
@@ -113,12 +130,15 @@ def trained_values(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
         for _, _, rotation in rotated.values()
         for value in [*rotation.tasks.parameters(), *rotation.buffers()]
     }
+    moved = {id(neurons(*item)) for item in rotated.values() if item[2].moved_neurons}
+    moved |= {id(item[2].lengths) for item in rotated.values()}  # frozen or not
     for name, parameter in model.named_parameters():
-        if (parameter.requires_grad or name in brought) and id(parameter) not in inside:
+        changed = parameter.requires_grad or name in brought or id(parameter) in moved
+        if changed and id(parameter) not in inside:
             yield name, parameter
-    saved = model.state_dict(keep_vars=True)
+    saved, packed = model.state_dict(keep_vars=True), packed_weights(model)
     for name, buffer in model.named_buffers():
-        if name in saved and id(buffer) not in inside:
+        if name in saved and name not in packed and id(buffer) not in inside:
             yield name, buffer
 
 

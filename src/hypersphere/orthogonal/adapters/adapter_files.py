@@ -22,7 +22,14 @@ from ..._reading import Unreadable, read_sealed, read_tensors, sealed_text
 from ..._version import __version__
 from .adapter import Adapter, AdapterLayer
 
-__all__ = ["RECORD", "read_adapter", "replace_file", "safetensors_bytes", "write_adapter"]
+__all__ = [
+    "RECORD",
+    "read_adapter",
+    "remove_adapter",
+    "replace_file",
+    "safetensors_bytes",
+    "write_adapter",
+]
 
 RECORD = "adapter.json"
 _FORMAT = "hypersphere adapter"
@@ -92,8 +99,23 @@ def write_adapter(adapter: Adapter, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     replace_file(folder / file, content)
     replace_file(folder / RECORD, sealed_text(record, indent=1).encode())
+    _remove_tensors(folder, file)
+
+
+def remove_adapter(folder: Path) -> None:
+    """Remove an adapter, if there is one; other files stay.
+
+    Args:
+        folder: where it may be.
+    """
+    if (folder / RECORD).exists():
+        (folder / RECORD).unlink(missing_ok=True)
+        _remove_tensors(folder)
+
+
+def _remove_tensors(folder: Path, keep: str = "") -> None:
     for old in folder.glob("adapter-????????.safetensors"):
-        if old.name != file:
+        if old.name != keep:
             old.unlink(missing_ok=True)
 
 

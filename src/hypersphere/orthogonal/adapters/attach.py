@@ -7,14 +7,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ...finding import find_layers
 from ..fold import use_task
+from ..pretrained import install_plain_files
 from ..rotation import DEFAULT_TASK, Rotation
 from ..task_values import put_value, remember_values
-from .adapter import Adapter, rotated_weights
+from .adapter import Adapter, neurons, rotated_weights
 from .base_hash import base_hashes, foreign_base, start_of
-from .maps import form_of, make_map, map_options, rotate_weight, undo_rotation
+from .maps import (
+    PlainWeights,
+    form_of,
+    make_map,
+    map_options,
+    rotate_weight,
+    undo_rotation,
+)
 
-__all__ = ["attach"]
+__all__ = ["attach", "other_maps"]
 
 MISMATCH = "the adapter does not fit this model"
 
@@ -46,19 +55,52 @@ def attach(model: nn.Module, adapter: Adapter, task: str, check_base: bool = Tru
             )
     new = _rotate_missing(model, adapter, before)
     try:
-        maps = _maps(model, adapter, task)
+        maps = _all_maps(model, adapter, task)
         places = _places(model, adapter)
     except BaseException:
         for module, plain in new:
             undo_rotation(module, plain)
         raise
     current = next(iter(before.values()))[2].task if before else DEFAULT_TASK
-    _give_maps(model, maps, task)
+    for (rotation, name), made in maps.items():
+        _put_map(rotation, name, made)
+    brought = {id(places[name]) for name in adapter.values}
+    for item in rotated_weights(model).values():
+        if id(neurons(*item)) in brought:
+            item[2].moved_neurons.fill_(True)
     remember_values(model, task, adapter.values, current)
     if current == task:
         for name, value in adapter.values.items():
             put_value(places[name], value)
+    install_plain_files(model)
     return use_task(model, task)
+
+
+def other_maps(model: nn.Module, adapter: Adapter) -> str:
+    """How the maps of an adapter differ in form from those of a model.
+
+    Args:
+        model: a rotated model.
+        adapter: to compare with.
+
+    Returns:
+        The first difference as a sentence without its full stop; empty if there is none.
+    """
+    here = {path: map_options(path, found[2]) for path, found in rotated_weights(model).items()}
+    there = {path: layer.options for path, layer in adapter.layers.items()}
+    for path in sorted(here.keys() | there.keys()):
+        if path not in there:
+            return f"it does not rotate {path}, as the model does"
+        if path not in here:
+            return f"it rotates {path}, which the model does not"
+        known = [k for k in here[path] if k != "side"]  # either side has the same numbers
+        other = [k for k in known if k in there[path] and here[path][k] != there[path][k]]
+        if other:
+            ours, theirs = (
+                ", ".join(f"{key}={of[path][key]!r}" for key in other) for of in (here, there)
+            )
+            return f"it rotates {path} with {theirs}, the model with {ours}"
+    return ""
 
 
 def _check_names(model: nn.Module, adapter: Adapter, rotated: dict[str, Any]) -> None:
@@ -74,21 +116,33 @@ def _check_names(model: nn.Module, adapter: Adapter, rotated: dict[str, Any]) ->
                     f"from those of {layer.options['method']!r}; load it into a plain model"
                 )
             for option in ("learn_lengths", "both_sides"):
-                if known[option] != layer.options.get(option, False):
+                theirs = layer.options.get(option, False)
+                if known[option] != theirs:
                     raise ValueError(
-                        f"{MISMATCH}: {path} is rotated with {option}={known[option]} and the "
-                        f"adapter was without; load it into a plain model"
+                        f"{MISMATCH}: {path} is rotated with {option}={known[option]} here, with "
+                        f"{option}={theirs} there; load it into a plain model"
                     )
-        elif not isinstance(getattr(modules.get(name), parameter, None), Tensor):
+        elif not _has_weight(modules.get(name), parameter):
             raise ValueError(f"{MISMATCH}: it turns {path}, which {type(model).__name__} lacks")
+
+
+def _has_weight(module: nn.Module | None, parameter: str) -> bool:
+    if module is None:
+        return False
+    if isinstance(getattr(module, parameter, None), Tensor):
+        return True
+    # A quantized layer may keep its weight under other names.
+    return any(
+        site.module is module and site.parameter == parameter for site in find_layers(module)
+    )
 
 
 def _rotate_missing(
     model: nn.Module, adapter: Adapter, rotated: dict[str, Any]
-) -> list[tuple[nn.Module, dict[str, Tensor]]]:
+) -> list[tuple[nn.Module, PlainWeights]]:
     """Rotate the layers that are not, from the identity; (module, plain weights) of each."""
     modules = dict(model.named_modules())
-    done: dict[str, tuple[nn.Module, dict[str, Tensor]]] = {}
+    done: dict[str, tuple[nn.Module, PlainWeights]] = {}
     try:
         for path, layer in adapter.layers.items():
             name = path.rpartition(".")[0]
@@ -101,8 +155,26 @@ def _rotate_missing(
     return list(done.values())
 
 
-def _maps(model: nn.Module, adapter: Adapter, task: str) -> dict[str, nn.Module]:
-    """The map of every layer that the adapter turns, filled; nothing of the model changes."""
+def _all_maps(
+    model: nn.Module, adapter: Adapter, task: str
+) -> dict[tuple[Rotation, str], nn.Module]:
+    """New maps by layer and task; nothing of the model changes.
+
+    Every layer has every task: where one does not turn a layer, its map is the identity.
+    """
+    layers, own = rotated_weights(model), _maps(model, adapter)
+    tasks = {name for _, _, rotation in layers.values() for name in rotation.tasks} | {task}
+    made: dict[tuple[Rotation, str], nn.Module] = {}
+    for path, (_, _, rotation) in layers.items():
+        for name in sorted(tasks):
+            if name == task or name not in rotation.tasks:
+                given = own.get(path) if name == task else None
+                made[rotation, name] = given or _identity(path, rotation)
+    return made
+
+
+def _maps(model: nn.Module, adapter: Adapter) -> dict[str, nn.Module]:
+    """The map of every layer that the adapter turns, filled."""
     found = {}
     for path, (_, _, rotation) in rotated_weights(model).items():
         if path not in adapter.layers:
@@ -131,18 +203,6 @@ def _places(model: nn.Module, adapter: Adapter) -> dict[str, Tensor]:
                 f"{MISMATCH}: {name} is {tuple(own[name].shape)} here, {tuple(value.shape)} there"
             )
     return own
-
-
-def _give_maps(model: nn.Module, maps: dict[str, nn.Module], task: str) -> None:
-    """Every layer has every task: where one does not turn a layer, its map is the identity."""
-    layers = rotated_weights(model)
-    tasks = {name for _, _, rotation in layers.values() for name in rotation.tasks} | {task}
-    for path, (_, _, rotation) in layers.items():
-        for name in sorted(tasks):
-            if name == task:
-                _put_map(rotation, name, maps.get(path) or _identity(path, rotation))
-            elif name not in rotation.tasks:
-                _put_map(rotation, name, _identity(path, rotation))
 
 
 def _put_map(rotation: Rotation, task: str, made: nn.Module) -> None:

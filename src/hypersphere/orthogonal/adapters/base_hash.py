@@ -13,19 +13,22 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
 
+from ...finding import weight_state
+from ...finding.kinds import held_weights
 from ..matrices import TURNED_START
 from ..pretrained import whole
 from ..rotation import Rotation, rotations
 from ..task_values import base_values
 from .maps import make_map, map_options
 
-__all__ = ["base_hashes", "foreign_base", "start_of"]
+__all__ = ["base_hashes", "foreign_base", "packed_weights", "start_of"]
 
 
 @torch.no_grad()
 def base_hashes(model: nn.Module, trained: set[str]) -> dict[str, str]:
-    """Hash of every parameter that is not trained.
+    """Hash of every parameter that is not trained, and of quantized weights that are no parameters.
 
     Args:
         model: a plain or rotated model.
@@ -34,6 +37,9 @@ def base_hashes(model: nn.Module, trained: set[str]) -> dict[str, str]:
     Returns:
         16 hexadecimal digits by the name that the parameter has in the plain model.
     """
+    # bitsandbytes repacks 4-bit weights where they run without gradients, and unpacks them when
+    # their state is collected.
+    model.state_dict(keep_vars=True)
     return {name: _hash(whole(value)) for name, value in _base(model, trained)}
 
 
@@ -62,6 +68,37 @@ def _base(model: nn.Module, trained: set[str]) -> Iterator[tuple[str, Tensor]]:
     for name, value in model.named_parameters():
         if id(value) not in rotated and name not in trained and name not in replaced:
             yield name, before.get(name, value)
+    for name, packed in packed_weights(model).items():
+        if name not in trained:
+            yield name, packed
+
+
+def packed_weights(model: nn.Module) -> dict[str, Tensor]:
+    """What quantized layers keep as buffers, or give out when they are called for their weight.
+
+    Args:
+        model: a plain or rotated model.
+
+    Returns:
+        Tensors by name.
+    """
+    found: dict[str, Tensor] = {}
+    for name, module in model.named_modules():
+        # Asking a parametrized layer for its weight would compute it, which FSDP2 cannot do here.
+        if is_parametrized(module) or not _is_packed(module):
+            continue
+        prefix = f"{name}." if name else ""
+        weight: Any = getattr(module, "weight", None)
+        if callable(weight) and not isinstance(weight, Tensor):  # torch.ao.nn.quantized
+            found[f"{prefix}weight"] = weight().dequantize()
+        buffers = module._buffers.items()
+        found |= {prefix + key: value for key, value in buffers if value is not None}
+    return found
+
+
+def _is_packed(module: nn.Module) -> bool:
+    held = [h.parameter for h in held_weights(module, embeddings=True)]
+    return any(weight_state(module, parameter, {})[0] == "quantized" for parameter in held)
 
 
 def start_of(options: dict[str, Any]) -> str:
@@ -86,19 +123,22 @@ def _before_rotation(path: str, neurons: Tensor, rotation: Rotation) -> Tensor:
     return rotation.layout.weight(rows).to(neurons.dtype)
 
 
-def foreign_base(expected: dict[str, str], found: dict[str, str]) -> str | None:
+def foreign_base(
+    expected: dict[str, str], found: dict[str, str], which: str = "this model"
+) -> str | None:
     """What tells two bases apart, as the end of a sentence.
 
     Args:
         expected: hashes of the base that an adapter was trained on.
         found: hashes of the model it is for.
+        which: the owner of `found`, for the sentence.
 
     Returns:
         The difference, or None if there is none.
     """
     for word, names in (("lacks", expected.keys() - found), ("also has", found.keys() - expected)):
         if names:
-            return f"this model {word} {_some(sorted(names))}"
+            return f"{which} {word} {_some(sorted(names))}"
     other = [name for name in expected if expected[name] != found[name]]
     if other:
         return f"{len(other)} of {len(expected)} weights differ: {_some(other)}"
@@ -115,8 +155,10 @@ def _hash(value: Tensor) -> str:
     digest = hashlib.sha256(f"{value.dtype} {tuple(value.shape)}".encode())
     for part in _parts(value.detach()):
         plain = part.cpu()
-        # + 0 makes one zero of the two, which a permutation in floating point may exchange
-        plain = plain + 0 if plain.is_floating_point() else plain
+        # + 0 makes one zero of the two, which a permutation in floating point may exchange; numbers
+        # of 8 bits cannot be added, and are not permuted
+        wide = plain.is_floating_point() and plain.dtype.itemsize > 1
+        plain = plain + 0 if wide else plain
         content: Any = plain.contiguous().reshape(-1).view(torch.uint8).numpy()
         digest.update(content)
     return digest.hexdigest()[:16]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import fields
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,17 @@ from ..matrices import METHODS
 from ..rotate import rotate
 from ..rotation import Butterfly, Matrix, Reflections, Rotation, TwoSided, rotations
 
-__all__ = ["form_of", "make_map", "map_options", "rotate_weight", "undo_rotation"]
+__all__ = [
+    "PlainWeights",
+    "form_of",
+    "make_map",
+    "map_options",
+    "rotate_weight",
+    "undo_rotation",
+]
+
+# Parameters and their values by name.
+PlainWeights: TypeAlias = dict[str, tuple[nn.Parameter, Tensor]]
 
 
 def map_options(path: str, rotation: Rotation, task: str | None = None) -> dict[str, Any]:
@@ -86,7 +96,7 @@ def make_map(layout: FilterMatrix, options: dict[str, Any]) -> nn.Module:
     return first_map(form, layout, None, torch.Generator().manual_seed(0))
 
 
-def rotate_weight(module: nn.Module, options: dict[str, Any]) -> dict[str, Tensor]:
+def rotate_weight(module: nn.Module, options: dict[str, Any]) -> PlainWeights:
     """Rotate a module without those inside it, from the identity.
 
     Args:
@@ -96,12 +106,13 @@ def rotate_weight(module: nn.Module, options: dict[str, Any]) -> dict[str, Tenso
     Returns:
         The plain weights by name, for :func:`undo_rotation`; they share the model's memory.
     """
-    plain = {name: parameter.data for name, parameter in module.named_parameters(recurse=False)}
+    # The parameter objects are kept: an optimizer may hold them. `rotate` may change their data.
+    plain = {name: (p, p.data) for name, p in module.named_parameters(recurse=False)}
     rotate(module, start="identity", normalize=False, targets=("",), **options)
     return plain
 
 
-def undo_rotation(module: nn.Module, plain: dict[str, Tensor]) -> None:
+def undo_rotation(module: nn.Module, plain: PlainWeights) -> None:
     """The module as it was before :func:`rotate_weight`.
 
     Args:
@@ -113,6 +124,11 @@ def undo_rotation(module: nn.Module, plain: dict[str, Tensor]) -> None:
             continue
         if rotation.side == "input":
             detach_input_rotation(module)
-            module.get_parameter(parameter).requires_grad_(rotation.trainable)
+        if parameter not in plain:  # of a quantized layer
+            continue
+        weight, data = plain[parameter]
+        if rotation.side == "weight":
+            weight.data = data
+            unparametrized(module, parameter, weight, rotation.trainable)
         else:
-            unparametrized(module, parameter, plain[parameter], rotation.trainable)
+            weight.requires_grad_(rotation.trainable)

@@ -16,8 +16,14 @@ from .base_hash import foreign_base
 
 __all__ = ["merge_adapters"]
 
-# What a map has beside the numbers that are averaged; these must agree.
-_SHAPE = ("blocks", "share_blocks", "learn_lengths", "structure", "both_sides")
+# What a map has beside the numbers that are averaged; these must agree. PEFT's files have a part.
+_SHAPE: dict[str, object] = {
+    "blocks": 1,
+    "share_blocks": False,
+    "learn_lengths": False,
+    "structure": "blocks",
+    "both_sides": False,
+}
 
 
 @torch.no_grad()
@@ -39,20 +45,21 @@ def merge_adapters(adapters: list[Adapter], weights: Sequence[float] | None = No
     shares = [1.0] * len(adapters) if weights is None else [float(w) for w in weights]
     if len(shares) != len(adapters):
         raise ValueError(f"expected {len(adapters)} weights, one per adapter; got {len(shares)}")
-    first = adapters[0]
-    for number, other in enumerate(adapters[1:], 2):
-        if first.base is not None and other.base is not None:
-            difference = foreign_base(first.base, other.base)
-            if difference is not None:
-                raise ValueError(
-                    f"adapters 1 and {number} have different bases: {difference}. Only rotations "
-                    f"of the same weights have a mean"
-                )
+    known = [(i, a.base) for i, a in enumerate(adapters, 1) if a.base is not None]
+    for number, base in known[1:]:
+        difference = foreign_base(known[0][1], base, f"the base of adapter {number}")
+        if difference is not None:
+            raise ValueError(
+                f"adapters {known[0][0]} and {number} have different bases: {difference}. Only "
+                f"rotations of the same weights have a mean"
+            )
     paths = {path: None for adapter in adapters for path in adapter.layers}
     layers = {
         path: _merged_layer(path, [a.layers.get(path) for a in adapters], shares) for path in paths
     }
-    return Adapter(layers, _merged_values(adapters, shares), first.base, first.task)
+    # PEFT's files know no base.
+    known_base = known[0][1] if known else None
+    return Adapter(layers, _merged_values(adapters, shares), known_base, adapters[0].task)
 
 
 def _merged_layer(
@@ -69,7 +76,7 @@ def _merged_layer(
                 f"{path} has the structure {layer.options['structure']!r}: the mean of such "
                 f"products has another form; fold them and average the weights"
             )
-        ours, theirs = ({k: o.get(k) for k in _SHAPE} for o in (options, layer.options))
+        ours, theirs = ({**_SHAPE, **_known(o)} for o in (options, layer.options))
         if ours != theirs:
             raise ValueError(f"the maps of {path} differ in their options: {ours} and {theirs}")
     tensors = {}
@@ -83,8 +90,12 @@ def _merged_layer(
     return AdapterLayer(dict(options), tensors)
 
 
+def _known(options: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in options.items() if key in _SHAPE}
+
+
 def _rotation(path: str, layer: AdapterLayer | None, like: AdapterLayer, key: str) -> Tensor:
-    """R of an adapter, (sets, stored blocks, d/k, d/k); at its start where there is no layer."""
+    """How an adapter turns the weight itself, (sets, stored blocks, d/k, d/k)."""
     if not key.endswith("U"):
         raise ValueError(f"{path} holds {key!r}, for which no mean is defined")
     source = like if layer is None else layer
@@ -92,13 +103,20 @@ def _rotation(path: str, layer: AdapterLayer | None, like: AdapterLayer, key: st
     made = Matrix(source.tensors[key].double(), method)
     R = made.matrix()
     if layer is None:
-        return Matrix(neutral(method, R.shape[-1]).expand_as(R).contiguous(), method).matrix()
-    return R
+        return torch.eye(R.shape[-1], dtype=R.dtype).expand_as(R)
+    return R @ _start(method, R).mT  # the neurons are the weight, turned back by the start
 
 
-def _parameter(R: Tensor, options: dict[str, Any]) -> Tensor:
-    """The U from which a method makes R."""
+def _start(method: str, like: Tensor) -> Tensor:
+    """R where a method starts: the identity, or else a signed permutation."""
+    U = neutral(method, like.shape[-1]).expand_as(like).contiguous()
+    return Matrix(U, method).matrix()
+
+
+def _parameter(mean: Tensor, options: dict[str, Any]) -> Tensor:
+    """The U from which a method makes the mean, given how the weight is to be turned."""
     method = options["method"]
+    R = mean @ _start(method, mean)
     if method == "cayley":
         U = inverse_cayley(R).triu(1)
     elif method == "exponential":
@@ -116,6 +134,11 @@ def _merged_values(adapters: list[Adapter], shares: list[float]) -> dict[str, Te
     values = {}
     for name in {name: None for adapter in adapters for name in adapter.values}:
         found = [adapter.values.get(name) for adapter in adapters]
+        if name.endswith(".original") or any(name in adapter.layers for adapter in adapters):
+            raise ValueError(
+                f"an adapter holds neurons of its own, {name} (after restart, a random start or "
+                f"with learn_neurons=True): only rotations of the same neurons have a mean"
+            )
         present = [value for value in found if value is not None]
         if len(present) < len(adapters):
             raise ValueError(
@@ -136,6 +159,6 @@ def _mean(name: str, values: list[Tensor], shares: list[float]) -> Tensor:
     part = torch.tensor(shares, dtype=torch.float64).view(-1, *[1] * first.dim())
     part = part / part.sum()
     stacked = torch.stack([value.double() for value in values])
-    if name.endswith(".lengths") and bool((stacked > 0).all()):
-        return (part * stacked.log()).sum(0).exp().to(first.dtype)
+    if name.endswith(".lengths") and bool((stacked != 0).all()):  # their absolute values count
+        return (part * stacked.abs().log()).sum(0).exp().to(first.dtype)
     return (part * stacked).sum(0).to(first.dtype)

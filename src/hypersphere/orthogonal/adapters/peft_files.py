@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -22,9 +23,10 @@ from torch import Tensor, nn
 
 from ..._reading import Unreadable, read_json, read_tensors
 from ...functional import orthogonalize
+from ..beside_peft import is_peft_model
 from ..rotation import Matrix
 from .adapter import Adapter, AdapterLayer
-from .adapter_files import replace_file, safetensors_bytes
+from .adapter_files import remove_adapter, replace_file, safetensors_bytes
 
 __all__ = ["PEFT_RECORD", "read_peft", "write_peft"]
 
@@ -56,6 +58,11 @@ def write_peft(
             "PEFT's files name modules of a model: load_adapter(model, adapter), then "
             "save_adapter(model, folder, format='peft')"
         )
+    if is_peft_model(model):
+        raise ValueError(
+            f"PEFT's OFT files cannot hold a rotation beside PEFT's own adapters{_OTHERWISE} with "
+            f"both"
+        )
     modules = dict(model.named_modules())
     tensors, shapes = {}, {}
     for path, layer in adapter.layers.items():
@@ -75,11 +82,12 @@ def write_peft(
     replace_file(
         folder / PEFT_RECORD, (json.dumps(config, indent=2, sort_keys=True) + "\n").encode()
     )
+    remove_adapter(folder)  # an older one of the other format would be read in place of this
 
 
 def _check_layer(path: str, module: nn.Module | None, options: dict[str, Any]) -> None:
     reasons = {
-        "its structure": options.get("structure", "blocks") != "blocks",
+        f"structure={options.get('structure')!r}": options.get("structure", "blocks") != "blocks",
         "rotations on both sides": options.get("both_sides", False),
         "learned lengths": options.get("learn_lengths", False),
         f"the method {options['method']!r} (PEFT has 'cayley')": options["method"] != "cayley",
@@ -88,7 +96,7 @@ def _check_layer(path: str, module: nn.Module | None, options: dict[str, Any]) -
     }
     for reason, applies in reasons.items():
         if applies:
-            raise ValueError(f"PEFT's OFT files cannot hold {reason} of {path}{_OTHERWISE}")
+            raise ValueError(f"PEFT's OFT files cannot hold {path} with {reason}{_OTHERWISE}")
 
 
 def _is_linear(module: nn.Module | None) -> bool:
@@ -104,6 +112,12 @@ def _whole_modules(adapter: Adapter, modules: dict[str, nn.Module]) -> list[str]
     for value in adapter.values:
         name = value.rpartition(".")[0]
         names[name] = None
+        if value in adapter.layers or value.endswith(".original"):
+            raise ValueError(
+                f"PEFT's OFT files cannot hold {value}: these neurons are not those of the base "
+                f"any more (restart, a random start, learn_neurons=True). fold(model) and save the "
+                f"whole model{_OTHERWISE}"
+            )
         if f"{name}.weight" in adapter.layers:
             raise ValueError(
                 f"PEFT's OFT files cannot hold {value} beside the rotation of {name}.weight: "
@@ -149,9 +163,18 @@ def _config(
         "bias": "none",
         "fan_in_fan_out": False,
         "init_weights": True,
-        "target_modules": sorted(shapes),
+        "target_modules": _targets(model, sorted(shapes)),
         "modules_to_save": whole_modules or None,
     }
+
+
+def _targets(model: nn.Module, names: list[str]) -> list[str] | str:
+    """PEFT's target_modules: names, or an expression where a name is also the end of another."""
+    ends = tuple(f".{name}" for name in names)
+    others = (name for name, _ in model.named_modules() if name not in names)
+    if any(name.endswith(ends) for name in others):
+        return "|".join(re.escape(name) for name in names)
+    return names
 
 
 def read_peft(folder: Path, model: nn.Module | None = None) -> Adapter:
@@ -177,7 +200,8 @@ def read_peft(folder: Path, model: nn.Module | None = None) -> Adapter:
     values: dict[str, Tensor] = {}
     modules = {} if model is None else dict(model.named_modules())
     for key, value in read_tensors(folder / _TENSORS).items():
-        name = key.removeprefix(_PREFIX)
+        # Biases that were trained lie in the layer that PEFT has wrapped.
+        name = key.removeprefix(_PREFIX).replace(".base_layer.", ".")
         if name.endswith(_ROTATION):
             module = name.removesuffix(_ROTATION)
             layers[f"{module}.weight"] = _layer(folder, module, value, config, modules)
