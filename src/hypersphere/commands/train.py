@@ -112,6 +112,7 @@ def _run(arguments: list[str]) -> int:
     if wants_config:
         print(text, end="")
         return 0
+    _config.check(config)
     folder = choose_folder(config, spec, resume)
     return train_and_tell(config, folder, resume is not None, text)
 
@@ -176,8 +177,8 @@ def train_and_tell(config: Any, folder: Path, resume: bool, text: str) -> int:
 
     try:
         fabric = make_fabric(**vars(config.fabric))
-    except (TypeError, RuntimeError) as error:  # e.g. an accelerator that is not there
-        raise ValueError(f"fabric: {error}") from error
+    except (TypeError, ValueError, RuntimeError) as error:  # e.g. an accelerator that is not there
+        raise _config.ConfigError(f"fabric: {error}") from error
     if fabric.world_size > 1:
         folder = Path(fabric.broadcast(str(folder)))
     began = time.perf_counter()
@@ -193,7 +194,8 @@ def train_and_tell(config: Any, folder: Path, resume: bool, text: str) -> int:
     if not fabric.is_global_zero:
         return 0 if outcome.interrupted is None else 128 + outcome.interrupted
     if outcome.interrupted is not None:
-        print(_advice(config, outcome.folder))
+        stopped = outcome if twin is None else twin
+        print(_advice(config, outcome.folder, f" at step {stopped.step}, saved"))
         return 128 + outcome.interrupted
     gain = None
     if twin is not None:
@@ -225,10 +227,11 @@ def _train_both(config: Any, folder: Path, resume: bool, text: str, fabric: Any)
     return outcome, twin
 
 
-def _advice(config: Any, folder: Path) -> str:
+def _advice(config: Any, folder: Path, where: str = "") -> str:
+    """What became of an interrupted run, and the command that goes on with it, in one line."""
     plugins = [word for name in plugins_of(config) for word in ("--plugin", name)]
     command = ["hypersphere", "train", "--resume", str(folder), *plugins]
-    return f"stopped; continue with: {shlex.join(command)}"
+    return f"stopped{where}; continue with: {shlex.join(command)}"
 
 
 def _results(outcome: Any, gain: Any, seconds: float) -> str:
