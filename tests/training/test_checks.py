@@ -1,5 +1,7 @@
 """What can be known from a config alone is said before any data are read."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -7,7 +9,6 @@ import pytest
 from hypersphere import cli, registry
 from hypersphere.commands import _config
 from hypersphere.training.checks import check_settings
-from hypersphere.training.parts import options
 
 ROOT = Path(__file__).parents[2]
 WRONG = {
@@ -72,9 +73,17 @@ def test_no_shipped_recipe_is_refused():
 @pytest.mark.parametrize("kind", ["model", "head"])
 def test_no_part_is_refused_with_its_defaults(kind):
     for name in registry.names(kind):
-        needed = [o.name for o in options(kind, name).values() if o.default is registry]
-        if not needed:
-            check_settings(_config.read(None, [f"--{kind}.name", name]))
+        check_settings(_config.read(None, [f"--{kind}.name", name]))
+
+
+def test_the_check_does_not_load_the_compiler():
+    """It takes seconds, before the first word of a run."""
+    code = (
+        "import sys; from hypersphere.commands import _config, train; "
+        "_config.check(_config.read(None, [], defaults=train.DEFAULT)); "
+        "sys.exit('torch._dynamo' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
 def test_what_depends_on_the_data_is_left_to_the_run():

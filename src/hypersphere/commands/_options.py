@@ -59,6 +59,8 @@ def describe(option: Option) -> str:
         parts.append("Required.")
     elif "Default:" not in text:
         parts.append(f"Default: {_shown(option.default)}.")
+    if option.given is not REQUIRED and option.given != option.default:
+        parts.append(f"In this run: {_shown(option.given)}.")
     return " ".join(part for part in parts if part)
 
 

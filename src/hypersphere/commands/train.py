@@ -27,8 +27,8 @@ head and beside the bare pixels. About a minute on two cores.
 
   --variant NAME     a variant of the config, e.g. cpu; as CONFIG.yaml:NAME
   --resume [FOLDER]  continue the newest run of this config, or the run in
-                     FOLDER; steps, intervals, threads, fabric and data.root may
-                     change, the rest stays
+                     FOLDER; length, intervals, threads, data.root and fabric
+                     may change (docs/training.md has the list)
   --plugin MODULE    import parts of your own from a module or a .py file; may
                      be repeated
   --baseline [true]  train the plain network too, and print both side by side;

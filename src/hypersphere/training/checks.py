@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 import hypersphere.training.tasks  # noqa: F401 - they enter the register
 from hypersphere import registry
@@ -35,6 +36,7 @@ __all__ = ["check_settings"]
 # Sizes that data may have. What is refused with the same words for all of them does not depend on
 # the data; everything else is left to the run, which knows them.
 _SHAPES = ((1, 28, 28), (3, 64, 64), (16,), (3, 1024))
+_DRAW = (torch.Tensor.normal_, torch.Tensor.uniform_, nn.init.normal_, nn.init.uniform_)
 _HEADS = ((16, 5), (64, 12))  # features, classes
 
 
@@ -82,7 +84,8 @@ def _check_parts(config: Config) -> None:
             _try("head.annealing", construct, [("annealing", "", config.head["annealing"])])
         _try("head", make_head, [(config.head, *sizes) for sizes in _HEADS])
     if _is_ours("model", config.model.get("name"), config.model):
-        with torch.device("meta"):  # shapes without numbers: large networks take no time
+        # Shapes without numbers: large networks take no time.
+        with torch.device("meta"), _NothingDrawn():
             _try("model", make_sized_model, [(config.model, shape) for shape in _SHAPES])
     for section in CHANGES:
         settings = getattr(config, section)
@@ -95,6 +98,17 @@ def _is_ours(section: str, name: Any, settings: Any) -> bool:
     if OBJECT in settings:
         return False
     return not registry.entry(KIND_OF_SECTION[section], name).own
+
+
+class _NothingDrawn(TorchFunctionMode):
+    """Random weights of tensors without numbers need no drawing; torch would load its compiler."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func in _DRAW:
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **(kwargs or {}))
 
 
 def _change(section: str, settings: dict[str, Any], width: int) -> None:
@@ -115,8 +129,8 @@ def _try(section: str, build: Callable[..., Any], arguments: Iterable[tuple[Any,
             return
         except ValueError as error:
             said.add(str(error))
-        except (TypeError, RuntimeError, NotImplementedError):
-            return  # of a size that does not fit, or of tensors without numbers
+        except Exception:  # of a size that does not fit, or a bug: the run will show
+            return
     if len(said) == 1:
         (text,) = said
         raise ValueError(text if text.startswith(section) else f"{section}: {text}")

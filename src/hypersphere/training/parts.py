@@ -101,6 +101,7 @@ class Option:
         help: its text in the docstring.
         choices: the names it may have, where they are known.
         range: the numbers it may have, where they are limited.
+        given: what the config at hand sets; `REQUIRED` if it sets nothing.
     """
 
     name: str
@@ -109,6 +110,7 @@ class Option:
     help: str = ""
     choices: tuple[str, ...] = ()
     range: Range | NonEmpty | None = None
+    given: Any = REQUIRED
 
 
 # What every head takes beside the arguments of its class.
