@@ -8,6 +8,8 @@ import pytest
 
 from hypersphere import cli, registry
 from hypersphere.commands import _config
+from hypersphere.commands._overrides import read_overrides
+from hypersphere.commands._unused import refuse_unused_options
 from hypersphere.training.checks import check_settings
 
 ROOT = Path(__file__).parents[2]
@@ -40,6 +42,11 @@ WRONG = {
     "--fabric.accelerator foo": "fabric: ",
     "--fabric.precision foo": "fabric: ",
     "--fabric.devices 0": "fabric: ",
+    "--optimizer.betas [0.9,0.99]": "optimizer.betas goes with optimizer.name adam or adamw",
+    "--optimizer.name adam --optimizer.momentum 0.5": "goes with optimizer.name sgd or ogd",
+    "--schedule.patience 3": "schedule.name is 'cosine'",
+    "--head.name softmax --head.annealing.base 10": "head.annealing.base anneals a margin",
+    "--model.angular linear": "model.operator is 'plain'",
     "--fabric.strategy fsdp --rotate": "fabric.strategy fsdp cannot be used here",
 }
 
@@ -61,6 +68,17 @@ def test_so_do_the_commands_that_train_many(tmp_path, monkeypatch, capsys, comma
     assert cli.main([command, "a.yaml", "--head.m", "-1", *search]) == 2
     assert "a multiplicative margin needs m >= 1" in capsys.readouterr().err
     assert not Path("runs").exists()
+
+
+def test_options_that_are_used_are_taken(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("inherits.yaml").write_text("optimizer: {name: sgd, betas: [0.8, 0.9]}\n")
+    for spec, words in {
+        None: ["--optimizer.name", "ogd", "--optimizer.others", "adam", "--optimizer.eps", "1e-6"],
+        "inherits.yaml": ["--model.operator", "sphere", "--model.angular", "linear"],
+    }.items():
+        config = _config.read(spec, words)
+        refuse_unused_options(config, read_overrides(words))
 
 
 def test_no_shipped_recipe_is_refused():

@@ -14,6 +14,8 @@ from typing import Any
 from hypersphere._terminal import complain, hanging
 from hypersphere.commands import _config
 from hypersphere.commands._help import help_text
+from hypersphere.commands._overrides import read_overrides
+from hypersphere.commands._unused import refuse_unused_options
 from hypersphere.commands.plugins import take_plugins
 from hypersphere.training.own_parts import plugins_of
 from hypersphere.training.progress import is_share
@@ -112,6 +114,7 @@ def _run(arguments: list[str]) -> int:
     if wants_config:
         print(text, end="")
         return 0
+    refuse_unused_options(config, read_overrides(arguments))
     _config.check(config)
     folder = choose_folder(config, spec, resume)
     return train_and_tell(config, folder, resume is not None, text)
