@@ -32,8 +32,11 @@ def hanging(start: str, text: str) -> str:
     >>> print(hanging("  train  ", "train a model"))
       train  train a model
     """
-    columns = shutil.get_terminal_size((LONGEST_LINE + 1, 0)).columns - 1
-    width = max(40, min(LONGEST_LINE, columns))
+    # In `... --help | less` the terminal is behind stderr.
+    stream = next((s for s in (sys.stdout, sys.stderr) if s.isatty()), None)
+    given = shutil.get_terminal_size((LONGEST_LINE + 1, 0)).columns
+    columns = given if stream is None else columns_of(stream)
+    width = max(40, min(LONGEST_LINE, columns - 1))
     if len(start) > width // 2:
         return f"{start.rstrip()}\n" + hanging(" " * 8, text)
     return textwrap.fill(

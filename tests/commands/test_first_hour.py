@@ -1,12 +1,15 @@
 """What a new user meets: the default run, its baseline, the schema, completion, the bar."""
 
+import fcntl
 import io
 import json
 import os
 import pty
 import re
+import struct
 import subprocess
 import sys
+import termios
 from pathlib import Path
 
 import fastjsonschema
@@ -220,6 +223,23 @@ def test_so_do_the_other_commands(capsys, words):
     with pytest.raises(SystemExit) as end:
         cli.main(words.split())
     assert end.value.code == 2 and "required" in capsys.readouterr().err
+
+
+def test_help_in_a_pipe_fits_the_terminal_behind_it(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "70")
+    assert cli.main(["train", "--help", "head"]) == 0
+    assert max(map(len, capsys.readouterr().out.splitlines())) < 70
+    monkeypatch.delenv("COLUMNS")
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 64, 0, 0))
+    with open(slave, "w") as terminal:
+        monkeypatch.setattr(sys, "stderr", terminal)
+        assert cli.main(["train", "--help", "head"]) == 0
+        monkeypatch.undo()
+    os.close(master)
+    shown = capsys.readouterr().out.splitlines()
+    assert shown and max(map(len, shown)) < 64
+    assert "base 100, gamma 0.05" in _joined(" ".join(shown))
 
 
 def test_messages_fit_the_terminal_and_stay_whole_elsewhere(monkeypatch, capsys):

@@ -375,9 +375,9 @@ def _readable(error: Exception, known: Mapping[str, Any]) -> str:
     found = re.fullmatch(r'Parser key "([\w.]+)": Expected an? (.+)\. Got value: (.*)', text)
     union = re.match(r'Parser key "([\w.]+)": Does not validate .* Given value: (.*)', text)
     if union is not None and union[1] in known:
-        choices = literal_choices(known[union[1]])
-        if choices:
-            return str(unknown_name(union[1], union[2], choices))
+        allowed = literal_choices(known[union[1]])
+        if allowed:
+            return str(unknown_name(union[1], union[2], allowed))
         return f"{union[1]} expects {type_text(known[union[1]])}, got {union[2]}"
     if found is None:
         return text or repr(error)

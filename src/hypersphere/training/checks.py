@@ -77,8 +77,8 @@ def _check_parts(config: Config) -> None:
     for section in ("regularizers", "hooks"):
         for name, settings in getattr(config, section).items():
             if _is_ours(section, name, settings):
-                alone = Config(**{section: {name: settings}})
-                _try(f"{section}.{name}", make_hooks, [(alone,)])
+                alone: dict[str, Any] = {section: {name: settings}}
+                _try(f"{section}.{name}", make_hooks, [(Config(**alone),)])
     if _is_ours("head", config.head.get("name"), config.head):
         if config.head.get("annealing") is not None:
             _try("head.annealing", construct, [("annealing", "", config.head["annealing"])])
