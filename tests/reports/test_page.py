@@ -137,7 +137,14 @@ def test_what_differs_from_the_defaults_comes_first_and_the_rest_is_folded(tmp_p
     text = quick_page(run).read_text()
     block = text[text.index("<h2>What was set</h2>") :]
     first, folded = block[: block.index("</section>")].split("<details>")
-    for told in ("letters", "a_softmax", "600 steps", "<td>seed</td><td>7</td>", "lr 0.05"):
+    for told in (
+        "letters",
+        "a_softmax",
+        "600 steps",
+        "annealing (base 100, ",
+        "<td>seed</td><td>7</td>",
+        "lr 0.05",
+    ):
         assert told in first
     assert "lr 0.05" not in folded and "<td>seed</td>" not in folded
     for usual in ("momentum 0.9", "gradient exact", "test_batch_size 500"):

@@ -8,7 +8,6 @@ from typing import Any
 
 from ..training.parts import CHANGES, options, section_options
 from .markup import folded, html_table, section, short
-from .run_data import flatten
 
 __all__ = ["settings_section"]
 
@@ -101,10 +100,12 @@ def _plain(value: Any) -> Any:
 
 
 def _words(values: Mapping[str, Any]) -> str:
-    return ", ".join(f"{key} {_shown(value)}" for key, value in flatten(values).items())
+    return ", ".join(f"{key} {_shown(value)}" for key, value in values.items())
 
 
 def _shown(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return f"({_words(value)})"
     words = {None: "none", True: "true", False: "false"}
     return words[value] if value is None or isinstance(value, bool) else short(value)
 
