@@ -146,7 +146,7 @@ def test_what_differs_from_the_defaults_comes_first_and_the_rest_is_folded(tmp_p
         "lr 0.05",
     ):
         assert told in first
-    assert "lr 0.05" not in folded and "<td>seed</td>" not in folded
+    assert "lr 0.05" in first and "lr 0.05" not in folded and "<td>seed</td>" not in folded
     for usual in ("momentum 0.9", "gradient exact", "test_batch_size 500"):
         assert usual in folded and usual not in first
 
