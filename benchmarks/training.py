@@ -199,15 +199,15 @@ def checkpoint_share() -> list[Row]:
     return [
         Row("writing checkpoints and best weights", spent, value=spent / total, limit=0.01),
         Row("whole run", total, value=total, unit="s", limit=60.0),
-        Row("closed-set accuracy", value=outcome.last["accuracy"], limit=0.97, at_least=True),
-        Row("verification of unseen digits", value=unseen),
+        Row("closed-set accuracy", value=outcome.last["accuracy"]),
+        Row("verification of unseen classes", value=unseen, limit=0.94, at_least=True),
     ]
 
 
 def main() -> int:
     tables = overhead()
     tables["time to the first step"] = first_step()
-    tables["the default run of `hypersphere train`"] = checkpoint_share()
+    tables["the default run of `hypersphere train`, letters"] = checkpoint_share()
     return 0 if write("training", tables) else 1
 
 

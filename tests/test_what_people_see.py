@@ -9,12 +9,15 @@ import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import tomllib
 
-from hypersphere import cli
+from hypersphere import cli, data
 from hypersphere.commands import _config
+from hypersphere.reports import figures
 from hypersphere.reports.style import COLORS
+from hypersphere.training.run.resume import MAY_CHANGE
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -63,6 +66,38 @@ def test_a_drawn_configuration_is_small_enough_to_mail(tmp_path):
     assert cli.main(["points", "8", "--restarts", "2", "--draw", str(page)]) == 0
     assert page.stat().st_size < 5_000_000
     assert "plotly" not in page.read_text().lower()
+
+
+def test_letters_that_look_alike_are_told_apart_by_their_alphabets():
+    names = data.load("letters", copies=1, per_fold=10).train.classes
+    assert "A (Latin, Greek, Cyrillic)" in names and "D" in names
+    names = data.load("letters", copies=1, per_fold=10, share_lookalikes=False).train.classes
+    assert {"A (Latin)", "\u0391 (Greek)", "\u0410 (Cyrillic)"} <= set(names)
+
+
+def test_the_page_and_the_code_agree_on_what_may_change_on_resume():
+    text = (ROOT / "docs" / "training.md").read_text()
+    sentences = text[text.index("is refused by name. May") :].split("Such a change")[0]
+    assert sorted(re.findall(r"`([\w.]+)`", sentences)) == sorted(MAY_CHANGE)
+
+
+def test_help_tells_what_holds_in_this_run(capsys):
+    def told(*words):
+        assert cli.main(["train", *words]) == 0
+        return " ".join(capsys.readouterr().out.split())
+
+    assert "Default: 0.1. In this run: 0.05." in told("--help", "optimizer.lr")
+    shown = told("--help", "head")
+    assert "Default: 1000. In this run: 100." in shown  # head.annealing.base
+    assert "In this run: 0.3." in told("--optimizer.lr", "0.3", "--help", "optimizer.lr")
+    assert "In this run" not in told("--help", "head.arcface")  # not the head of this run
+
+
+def test_what_cannot_be_drawn_says_what_to_do():
+    for draw in (figures.features_3d, figures.point_configuration):
+        arguments = (np.ones((8, 16)), np.zeros(8))[: 2 if draw is figures.features_3d else 1]
+        with pytest.raises(ValueError, match=r"\(n, 3\).*\(8, 16\).* directions"):
+            draw(*arguments)
 
 
 @pytest.mark.parametrize(

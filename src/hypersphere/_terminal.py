@@ -32,8 +32,11 @@ def hanging(start: str, text: str) -> str:
     >>> print(hanging("  train  ", "train a model"))
       train  train a model
     """
-    columns = shutil.get_terminal_size((LONGEST_LINE + 1, 0)).columns - 1
-    width = max(40, min(LONGEST_LINE, columns))
+    # In `... --help | less` the terminal is behind stderr.
+    stream = next((s for s in (sys.stdout, sys.stderr) if s.isatty()), None)
+    given = shutil.get_terminal_size((LONGEST_LINE + 1, 0)).columns
+    columns = given if stream is None else columns_of(stream)
+    width = max(40, min(LONGEST_LINE, columns - 1))
     if len(start) > width // 2:
         return f"{start.rstrip()}\n" + hanging(" " * 8, text)
     return textwrap.fill(
@@ -99,8 +102,56 @@ def complain(command: str, error: object) -> None:
     """
     text = printable(error, newlines=True)
     text = re.sub(rf"\S{{{LONGEST_WORD},}}", lambda word: _shortened(word[0], LONGEST_WORD), text)
-    text = _shortened(text, LONGEST)
-    print(f"hypersphere {command}".rstrip() + f": {text}", file=sys.stderr, flush=True)
+    text = f"hypersphere {command}".rstrip() + f": {_shortened(text, LONGEST)}"
+    if sys.stderr.isatty():  # a file or another program gets each message in one piece
+        text = wrapped(text, columns_of(sys.stderr) - 1)
+    print(text, file=sys.stderr, flush=True)
+
+
+def columns_of(stream: TextIO) -> int:
+    """Columns of the terminal behind a stream.
+
+    Args:
+        stream: a terminal.
+
+    Returns:
+        COLUMNS, if it is set; else what the terminal says, or 80.
+    """
+    try:
+        given = int(os.environ.get("COLUMNS", "0"))
+        return given or os.get_terminal_size(stream.fileno()).columns
+    except (ValueError, OSError):
+        return 80
+
+
+# What is copied from a message in one piece: what is quoted, and a command up to its end.
+_WHOLE = re.compile(r"`[^`]+`|(?<!\w)'[^']+'|(?<=: )hypersphere .*$|(?<=: )torchrun .*$")
+_JOINT = "\0"  # in place of a space that is no place to break
+
+
+def wrapped(text: str, width: int) -> str:
+    """Break the lines of a message between words.
+
+    Args:
+        text: the message; lines that are indented (tables, commands) stay as they are.
+        width: the longest line. Commands and what is quoted stay in one piece, however long.
+
+    Returns:
+        The message.
+
+    >>> print(wrapped("m must be at least 1; see `hypersphere heads a_softmax`", 30))
+    m must be at least 1; see
+    `hypersphere heads a_softmax`
+    """
+    lines = []
+    for line in text.split("\n"):
+        if len(line) <= width or line.startswith((" ", "\t")):
+            lines.append(line)
+            continue
+        joined = _WHOLE.sub(lambda found: found[0].replace(" ", _JOINT), line)
+        parts = textwrap.wrap(joined, width, break_long_words=False, break_on_hyphens=False)
+        lines += [part.replace(_JOINT, " ") for part in parts]
+    return "\n".join(lines)
 
 
 def _shortened(text: str, longest: int) -> str:

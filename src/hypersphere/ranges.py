@@ -22,7 +22,7 @@ from typing import Annotated, Any, Literal, Union
 
 from .registry import unknown_name
 
-__all__ = ["NonEmpty", "Range", "check", "range_of", "without_range"]
+__all__ = ["NonEmpty", "Range", "check", "literal_choices", "range_of", "without_range"]
 
 # Beyond this a whole number overflows the 64 bits that torch has for it.
 _LARGEST = 2**63 - 1
@@ -113,6 +113,21 @@ def without_range(hint: Any) -> Any:
     return hint
 
 
+def literal_choices(hint: Any) -> tuple[str, ...]:
+    """The names that a type allows.
+
+    >>> literal_choices(Literal["a", "b"] | None)
+    ('a', 'b')
+    """
+    members = typing.get_args(hint) if typing.get_origin(hint) is not Literal else (hint,)
+    return tuple(
+        str(choice)
+        for member in members
+        if typing.get_origin(member) is Literal
+        for choice in typing.get_args(member)
+    )
+
+
 def check(name: str, value: Any, hint: Any, rule: Range | NonEmpty | None = None) -> None:
     """Refuse a value that its type or its range does not allow.
 
@@ -131,13 +146,15 @@ def check(name: str, value: Any, hint: Any, rule: Range | NonEmpty | None = None
     numeric = [kind for kind in kinds if kind in (int, float)]
     if isinstance(value, (list, tuple)):
         for item in value:
-            if isinstance(item, (int, float)):
-                check(name, item, _item_type(kinds), rule)
+            kind = _item_type(kinds)
+            named = isinstance(item, str) and typing.get_origin(kind) is Literal
+            if named or isinstance(item, (int, float)):
+                check(name, item, kind, rule)
         return
     if isinstance(value, str):
-        choices = [c for k in kinds if typing.get_origin(k) is Literal for c in typing.get_args(k)]
+        choices = literal_choices(without_range(hint))
         if choices and str not in kinds and value not in choices:
-            raise unknown_name(name, value, map(str, choices))
+            raise unknown_name(name, value, choices)
         if isinstance(rule, NonEmpty) and not value.strip():
             raise ValueError(f"{name} must not be empty; got {value!r}")
         if choices or str in kinds or not numeric:

@@ -1,12 +1,15 @@
 """What a new user meets: the default run, its baseline, the schema, completion, the bar."""
 
+import fcntl
 import io
 import json
 import os
 import pty
 import re
+import struct
 import subprocess
 import sys
+import termios
 from pathlib import Path
 
 import fastjsonschema
@@ -14,6 +17,7 @@ import pytest
 import yaml
 
 from hypersphere import cli
+from hypersphere._terminal import complain
 from hypersphere.commands import _config, train
 from hypersphere.commands._schema import config_schema
 from hypersphere.training.baseline import plain_twin
@@ -189,6 +193,72 @@ def test_tests_stand_in_aligned_columns():
     assert header.index("accuracy") + len("accuracy") == first.index("50.00%") + len("50.00%")
     assert first.endswith("best") and second.endswith("25.00%")
     assert second.index("25.00%") == first.index("50.00%")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "compare",
+        "sweep",
+        "evaluate verification",
+        "sweep a.yaml",
+        "compare a.yaml --folder",
+        "compare a.yaml --seeds",
+        "compare --seeds 0",
+        "sweep a.yaml --search --trials 3",
+    ],
+)
+def test_what_is_missing_is_an_error_that_says_so(capsys, words):
+    assert cli.main(words.split()) == 2
+    printed = capsys.readouterr()
+    assert printed.out == "" and printed.err.startswith(f"hypersphere {words.split()[0]}")
+    assert "name " in printed.err or "needs a value" in printed.err or "takes" in printed.err
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["align", "evaluate", "report", "inspect", "gallery", "export", "points", "completion"],
+)
+def test_so_do_the_other_commands(capsys, words):
+    with pytest.raises(SystemExit) as end:
+        cli.main(words.split())
+    assert end.value.code == 2 and "required" in capsys.readouterr().err
+
+
+def test_help_in_a_pipe_fits_the_terminal_behind_it(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "70")
+    assert cli.main(["train", "--help", "head"]) == 0
+    assert max(map(len, capsys.readouterr().out.splitlines())) < 70
+    monkeypatch.delenv("COLUMNS")
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 64, 0, 0))
+    with open(slave, "w") as terminal:
+        monkeypatch.setattr(sys, "stderr", terminal)
+        assert cli.main(["train", "--help", "head"]) == 0
+        monkeypatch.undo()
+    os.close(master)
+    shown = capsys.readouterr().out.splitlines()
+    assert shown and max(map(len, shown)) < 64
+    assert "base 100, gamma 0.05" in _joined(" ".join(shown))
+
+
+def test_messages_fit_the_terminal_and_stay_whole_elsewhere(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "60")
+    message = (
+        "runs/a folder with a long name/and another one was started with other settings: leave "
+        "that out, or read `hypersphere train --help`; continue with: hypersphere train --resume "
+        "'runs/a folder with a long name/and another one'"
+    )
+    complain("train", message)
+    assert capsys.readouterr().err == f"hypersphere train: {message}\n"
+    terminal = _Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    complain("train", message)
+    lines = terminal.getvalue().splitlines()
+    assert _joined(terminal.getvalue()) == f"hypersphere train: {message}"
+    assert all(len(line) < 60 for line in lines[:-1]) and len(lines) > 3
+    assert lines[-1].startswith("hypersphere train --resume 'runs/a folder")  # copied in one piece
+    assert any("`hypersphere train --help`" in line for line in lines)
 
 
 def _joined(text):

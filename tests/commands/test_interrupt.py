@@ -1,5 +1,7 @@
 """Ctrl-C outside of the loop of training: a sentence, and what to do next."""
 
+import signal
+
 import pytest
 
 from hypersphere import cli
@@ -48,6 +50,28 @@ def test_afterwards_the_run_is_resumed(tmp_path, monkeypatch, capsys, part):
     assert "continue with: hypersphere train --resume run" in capsys.readouterr().out
     assert cli.main(["train", "--resume", "run"]) == 0
     assert (tmp_path / "run" / "summary.json").exists()
+
+
+def test_in_the_loop_one_line_says_what_where_and_how_to_go_on(monkeypatch, capsys):
+    from hypersphere.training import loop
+
+    original = loop.update
+
+    def update(run, *rest):
+        original(run, *rest)
+        if run.step == 0:
+            signal.raise_signal(signal.SIGINT)
+
+    with monkeypatch.context() as during:
+        during.setattr(loop, "update", update)
+        loud = [*SMALL, "--run.folder", "run", "--train.quiet", "false", "--train.log_every", "9"]
+        assert cli.main(loud) == 130
+    printed = capsys.readouterr()
+    assert printed.out.splitlines() == [
+        "stopped at step 1, saved; continue with: hypersphere train --resume run"
+    ]
+    assert "interrupted" not in printed.err and "resume" not in printed.err
+    assert cli.main(["train", "--resume", "run"]) == 0
 
 
 def test_a_folder_with_a_record_can_be_resumed(tmp_path, monkeypatch):

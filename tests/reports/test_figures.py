@@ -153,14 +153,14 @@ def test_the_same_figure_gives_the_same_file(tmp_path):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: figures.features_2d(np.ones((4, 3)), [0] * 4), r"shape \(n, 2\), got \(4, 3\)"),
+        (lambda: figures.features_2d(np.ones((4, 3)), [0] * 4), r"\(n, 2\); got \(4, 3\)"),
         (
             lambda: figures.features_2d(np.ones((4, 2)), [0] * 3),
             r"one label per point \(4\), got 3",
         ),
         (lambda: figures.features_3d(np.full((2, 3), np.nan), [0, 1]), "NaN or infinite"),
         (lambda: figures.class_cosine_matrix(np.ones((2, 3))), r"square \(C, C\) matrix"),
-        (lambda: figures.point_configuration(np.eye(4)), r"only points of R\^3"),
+        (lambda: figures.point_configuration(np.eye(4)), r"points \(n, 3\), got \(4, 4\)"),
         (lambda: figures.training_curves({"a": []}, "loss"), "a has no seeds"),
         (lambda: figures.image_grid(np.ones((2, 5, 4, 4))), "1 or 3 channels"),
         (lambda: figures.cmc_curves({"a": []}), "a is empty"),

@@ -9,6 +9,7 @@ import yaml
 
 from hypersphere import reports
 from hypersphere.cli import main
+from hypersphere.commands import _config, train
 from hypersphere.reports.stills import stills
 
 SIZES = [(1280, 900), (390, 844)]
@@ -127,6 +128,34 @@ def test_page_says_what_was_trained_and_how_to_repeat_it(run):
     assert page.stat().st_size < 5e6
     assert sorted(p.suffix for p in (run / "figures").glob("roc-*")) == [".png", ".svg"]
     assert not list(run.glob("*.partial"))
+
+
+def test_what_differs_from_the_defaults_comes_first_and_the_rest_is_folded(tmp_path, make_run):
+    run = make_run(tmp_path / "run")
+    config = _config.read(None, ["--hooks.monitor", "--seed", "7"], defaults=train.DEFAULT)
+    (run / "config.yaml").write_text(_config.dump(config))
+    text = quick_page(run).read_text()
+    block = text[text.index("<h2>What was set</h2>") :]
+    first, folded = block[: block.index("</section>")].split("<details>")
+    for told in (
+        "letters",
+        "a_softmax",
+        "600 steps",
+        "annealing (base 100, ",
+        "<td>seed</td><td>7</td>",
+        "lr 0.05",
+    ):
+        assert told in first
+    assert "lr 0.05" in first and "lr 0.05" not in folded and "<td>seed</td>" not in folded
+    for usual in ("momentum 0.9", "gradient exact", "test_batch_size 500"):
+        assert usual in folded and usual not in first
+
+
+def test_settings_of_parts_that_are_not_known_are_still_told(tmp_path, make_run):
+    run = make_run(tmp_path / "run")  # its head is of no name that is registered
+    assert "<td>head</td><td>asoftmax</td><td>m 4</td>" in quick_page(run).read_text()
+    (run / "config.yaml").write_text("model: [1]\nhead: 3\ndata: {name: 4, augment: []}\nhooks: a")
+    assert "What was set" in quick_page(run).read_text()
 
 
 def test_without_a_yaml_reader_the_settings_come_from_run_json(run):

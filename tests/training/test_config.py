@@ -87,7 +87,7 @@ def test_another_data_set_starts_its_options_afresh():
     ("arguments", "message"),
     [
         (["--data.options.unsen", "[1,2]"], "data set 'letters' has no option 'unsen'"),
-        (["--model.widths", "[-4,4,4]"], "cannot set up this run: "),
+        (["--model.widths", "[-4,4,4]"], "model.widths must be a whole number >= 1"),
         (["--fabric.accelerator", "mps" if torch.cuda.is_available() else "cuda"], "fabric: "),
     ],
 )
@@ -95,7 +95,7 @@ def test_settings_that_cannot_be_built_are_one_line(
     capsys, tmp_path, monkeypatch, arguments, message
 ):
     monkeypatch.chdir(tmp_path)
-    assert train.main(arguments) == 1
+    assert train.main(arguments) == 2
     err = capsys.readouterr().err
     assert message in err and "Traceback" not in err
     assert not list(tmp_path.rglob("run.json"))

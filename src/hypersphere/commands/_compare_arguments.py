@@ -9,6 +9,8 @@ from hypersphere.commands._yaml import ConfigError
 
 __all__ = ["Arguments", "read_arguments"]
 
+TAKE_VALUE = ("--folder", "--metric", "--jobs", "--baseline", "--holdout", "--tune")
+
 
 @dataclass
 class Arguments:
@@ -38,7 +40,10 @@ def read_arguments(argv: list[str]) -> Arguments:
     while argv and not argv[0].startswith("--"):
         specs.append(argv.pop(0))
     if not specs:
-        raise ConfigError("name at least one config")
+        raise ConfigError(
+            "name at least one config, as in `hypersphere compare a.yaml b.yaml --seeds 0 1 2`; "
+            "--help tells more"
+        )
     found = Arguments(specs)
     while argv:
         flag = argv.pop(0)
@@ -46,17 +51,19 @@ def read_arguments(argv: list[str]) -> Arguments:
             found.seeds = []
             while argv and not argv[0].startswith("--"):
                 found.seeds.append(int(_number(argv.pop(0), "--seeds", 0, whole=True)))
-        elif flag == "--folder" and argv:
+        elif flag in TAKE_VALUE and (not argv or argv[0].startswith("--")):
+            raise ConfigError(f"{flag} needs a value")
+        elif flag == "--folder":
             found.folder = Path(argv.pop(0))
-        elif flag == "--metric" and argv:
+        elif flag == "--metric":
             found.metric = argv.pop(0)
-        elif flag == "--jobs" and argv:
+        elif flag == "--jobs":
             found.jobs = int(_number(argv.pop(0), "--jobs", 1, whole=True))
-        elif flag == "--baseline" and argv:
+        elif flag == "--baseline":
             found.baseline = argv.pop(0)
-        elif flag == "--holdout" and argv:
+        elif flag == "--holdout":
             found.holdout = _number(argv.pop(0), "--holdout", 0.01)
-        elif flag == "--tune" and argv:
+        elif flag == "--tune":
             found.tune.append(argv.pop(0))
         else:
             found.rest.append(flag)

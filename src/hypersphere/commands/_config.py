@@ -33,8 +33,10 @@ from hypersphere.commands._files import (
     split_spec,
     variants_of,
 )
+from hypersphere.commands._options import type_text
 from hypersphere.commands._overrides import NAMED, choose_parts, join_part_options, read_overrides
 from hypersphere.commands._yaml import ConfigError
+from hypersphere.ranges import literal_choices
 from hypersphere.registry import unknown_name
 from hypersphere.training.config import Config
 from hypersphere.training.own_parts import plugins_of, require_parts
@@ -51,7 +53,14 @@ from hypersphere.training.run.checkpoint import RunError
 from hypersphere.training.run.records import read_record, run_config
 
 __all__ = ["ConfigError", "dump", "load_file", "merge", "read", "recipe_root", "split_spec"]
-__all__ += ["all_options", "chosen_parts", "read_settings", "require_plugins", "variants_of"]
+__all__ += [
+    "all_options",
+    "check",
+    "chosen_parts",
+    "read_settings",
+    "require_plugins",
+    "variants_of",
+]
 
 FIXED = tuple(
     f.name for f in dataclasses.fields(Config) if dataclasses.is_dataclass(f.default_factory)
@@ -93,9 +102,26 @@ def read(
     try:
         parsed = parser.parse_args(tokens).as_dict()
     except Exception as error:  # jsonargparse has several kinds; all mean a wrong value
-        raise ConfigError(_readable(error)) from None
+        raise ConfigError(_readable(error, known)) from None
     _check_text(flat, parsed)
     return _assemble(parsed, chosen_names)
+
+
+def check(config: Config) -> None:
+    """Refuse a config whose run could not start, before its data are read.
+
+    Args:
+        config: the config.
+
+    Raises:
+        ConfigError: with the section and the reason.
+    """
+    from hypersphere.training.checks import check_settings
+
+    try:
+        check_settings(config)
+    except (ValueError, RunError) as error:
+        raise ConfigError(str(error)) from None
 
 
 def read_settings(
@@ -343,10 +369,16 @@ def _assemble(parsed: dict[str, Any], chosen: Mapping[str, Any]) -> Config:
         raise ConfigError(str(error)) from None
 
 
-def _readable(error: Exception) -> str:
+def _readable(error: Exception, known: Mapping[str, Any]) -> str:
     """jsonargparse's message without its nesting and its names of types."""
     text = " ".join(line.strip() for line in str(error).splitlines() if line.strip())
     found = re.fullmatch(r'Parser key "([\w.]+)": Expected an? (.+)\. Got value: (.*)', text)
+    union = re.match(r'Parser key "([\w.]+)": Does not validate .* Given value: (.*)', text)
+    if union is not None and union[1] in known:
+        allowed = literal_choices(known[union[1]])
+        if allowed:
+            return str(unknown_name(union[1], union[2], allowed))
+        return f"{union[1]} expects {type_text(known[union[1]])}, got {union[2]}"
     if found is None:
         return text or repr(error)
     key, kind, value = found.groups()

@@ -10,7 +10,7 @@ from hypersphere import registry
 from hypersphere.commands._config import FIXED, all_options, chosen_parts, read_settings
 from hypersphere.commands._files import DEFAULT_NAMES
 from hypersphere.commands._options import format_options
-from hypersphere.commands._overrides import NAMED
+from hypersphere.commands._overrides import NAMED, parsed_value
 from hypersphere.commands._yaml import ConfigError
 from hypersphere.registry import unknown_name
 from hypersphere.training.parts import CHANGES, KIND_OF_SECTION, Option, options
@@ -42,6 +42,8 @@ def help_text(
             and section in KIND_OF_SECTION
             and name in registry.names(KIND_OF_SECTION[section])
         ):
+            if name != chosen.get(section):  # another part: what is set is not set for it
+                settings = {**settings, section: {}}
             named = {section: name if section in DEFAULT_NAMES else [name]}
             chosen = {**chosen, **named}
             topic = section if section in DEFAULT_NAMES else topic
@@ -78,7 +80,22 @@ def _help_options(
     data = overrides.get("data.name", (settings.get("data") or {}).get("name", "digits"))
     inner = {"data.options": ("data", data), "head.annealing": ("annealing", "")}
     for key, option in pairs:
-        yield key, option
+        yield key, _with_value(key, option, settings, overrides)
         if key in inner:
             for item in options(*inner[key]).values():
-                yield f"{key}.{item.name}", item
+                place = f"{key}.{item.name}"
+                yield place, _with_value(place, item, settings, overrides)
+
+
+def _with_value(
+    key: str, option: Option, settings: Mapping[str, Any], overrides: Mapping[str, Any]
+) -> Option:
+    """The option, with what file or command line set it to."""
+    if key in overrides:
+        return dataclasses.replace(option, given=parsed_value(overrides[key]))
+    value: Any = settings
+    for name in key.split("."):
+        if not isinstance(value, Mapping) or name not in value:
+            return option
+        value = value[name]
+    return dataclasses.replace(option, given=value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import types
 import typing
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal, Union
 
 from hypersphere._terminal import hanging
@@ -59,6 +59,8 @@ def describe(option: Option) -> str:
         parts.append("Required.")
     elif "Default:" not in text:
         parts.append(f"Default: {_shown(option.default)}.")
+    if option.given is not REQUIRED and option.given != option.default:
+        parts.append(f"In this run: {_shown(option.given)}.")
     return " ".join(part for part in parts if part)
 
 
@@ -93,4 +95,6 @@ def _shown(value: Any) -> str:
         return str(value).lower()
     if isinstance(value, float):
         return f"{value:g}"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_shown(item)}" for key, item in value.items())
     return str(value) if value != "" else "empty"

@@ -11,7 +11,7 @@ from hypersphere.commands._yaml import ConfigError
 from hypersphere.training.own_parts import NAMED_BY_OPTION
 from hypersphere.training.parts import CHANGES
 
-__all__ = ["NAMED", "choose_parts", "join_part_options", "read_overrides"]
+__all__ = ["NAMED", "choose_parts", "join_part_options", "parsed_value", "read_overrides"]
 
 # Sections of parts by name.
 NAMED = ("regularizers", "hooks")
@@ -57,15 +57,15 @@ def join_part_options(
             continue
         part = found.get(option, flat.get(option))
         if isinstance(part, str):
-            read = _parsed(part)
+            read = parsed_value(part)
             part = read if isinstance(read, Mapping) else {"name": part}
         if isinstance(part, Mapping):  # else there is no part whose option it could be
             del found[key]
-            found[option] = {**part, name: _parsed(value)}
+            found[option] = {**part, name: parsed_value(value)}
     return found
 
 
-def _parsed(value: Any) -> Any:
+def parsed_value(value: Any) -> Any:
     """A value of the command line as JSON reads it; other text as it is."""
     try:
         return json.loads(value) if isinstance(value, str) else value

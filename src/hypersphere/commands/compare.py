@@ -66,7 +66,7 @@ TUNING_SEED = 10_000  # not one of the seeds that count
 
 
 def main(argv: Sequence[str]) -> int:
-    if not argv or any(a in ("-h", "--help") for a in argv):
+    if any(a in ("-h", "--help") for a in argv):
         print(USAGE)
         return 0
     try:
@@ -102,6 +102,8 @@ class Comparison:
             _config.read(spec, [*shared, *own])
             for spec, own in zip(arguments.specs, options, strict=True)
         ]
+        for config in self.configs:
+            _config.check(config)
         names = arguments.names or _labels(arguments.specs)
         self.methods = [
             Method(name, spec, vars(config.dissertation))

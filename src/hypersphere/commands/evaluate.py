@@ -29,9 +29,10 @@ def main(argv: Sequence[str]) -> int:
     options = parse(list(argv))
     from ..training.run.checkpoint import RunError
 
+    if options.run is None and options.features is None:
+        complain(f"evaluate {options.kind}", "name a run folder, or --features FILE")
+        return 2
     try:
-        if options.run is None and options.features is None:
-            raise ValueError("say what to evaluate: a run folder, or --features FILE")
         results = COMMANDS[options.kind](options)
     except (ValueError, OSError, RunError) as error:
         complain(f"evaluate {options.kind}", error)

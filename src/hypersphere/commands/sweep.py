@@ -50,7 +50,7 @@ Options of the config: `hypersphere train CONFIG.yaml --help`.
 
 
 def main(argv: Sequence[str]) -> int:
-    if not argv or any(a in ("-h", "--help") for a in argv):
+    if any(a in ("-h", "--help") for a in argv):
         print(USAGE)
         return 0
     from hypersphere.training.interrupt import Interrupted, raising
@@ -101,6 +101,7 @@ def _run(argv: list[str]) -> int:
     space = {key: parse_space(text) for key, text in texts.items()}
     # Wrong names and values are refused here, before the first trial.
     config = _config.read(spec, [*rest, *(f"--{k}={_example(ask)}" for k, ask in space.items())])
+    _config.check(config)
     path, variants = _config.split_spec(spec)
     name = own.setdefault("study", "-".join([path.stem, *variants]))
     folder = Path("runs") / f"sweep-{name}"
@@ -181,21 +182,26 @@ def _tell(study: Any, folder: Path, storage: str, metric: str, folds: int) -> in
 
 def _arguments(argv: list[str]) -> tuple[str, dict[str, Any], dict[str, str], list[str]]:
     """(config, own options, spaces by key, options for every trial)."""
-    spec = argv.pop(0) if not argv[0].startswith("--") else None
-    if spec is None:
-        raise _config.ConfigError("name a config")
+    if not argv or argv[0].startswith("--"):
+        raise _config.ConfigError(
+            "name a config and what to search, as in `hypersphere sweep my.yaml --search "
+            "head.m=1:4`; --help tells more"
+        )
+    spec = argv.pop(0)
     own: dict[str, Any] = {"trials": "20", "folds": "3", "metric": "accuracy"}
     space: dict[str, str] = {}
     rest: list[str] = []
     while argv:
         flag = argv.pop(0)
         name = flag.removeprefix("--")
-        if flag == "--search" and argv:
-            key, _, text = argv.pop(0).partition("=")
-            space[key] = text
+        takes_value = name in ("search", "trials", "folds", "metric", "storage", "study")
+        if takes_value and (not argv or argv[0].startswith("--")):
+            raise _config.ConfigError(f"{flag} needs a value")
+        if flag == "--search":
+            key, _, space[key] = argv.pop(0).partition("=")
         elif flag == "--minimize":
             own["minimize"] = True
-        elif name in ("trials", "folds", "metric", "storage", "study") and argv:
+        elif takes_value:
             own[name] = argv.pop(0)
         else:
             rest.append(flag)

@@ -14,6 +14,8 @@ from typing import Any
 from hypersphere._terminal import complain, hanging
 from hypersphere.commands import _config
 from hypersphere.commands._help import help_text
+from hypersphere.commands._overrides import read_overrides
+from hypersphere.commands._unused import refuse_unused_options
 from hypersphere.commands.plugins import take_plugins
 from hypersphere.training.own_parts import plugins_of
 from hypersphere.training.progress import is_share
@@ -27,8 +29,8 @@ head and beside the bare pixels. About a minute on two cores.
 
   --variant NAME     a variant of the config, e.g. cpu; as CONFIG.yaml:NAME
   --resume [FOLDER]  continue the newest run of this config, or the run in
-                     FOLDER; steps, intervals, threads, fabric and data.root may
-                     change, the rest stays
+                     FOLDER; length, intervals, threads, data.root and fabric
+                     may change (docs/training.md has the list)
   --plugin MODULE    import parts of your own from a module or a .py file; may
                      be repeated
   --baseline [true]  train the plain network too, and print both side by side;
@@ -112,6 +114,8 @@ def _run(arguments: list[str]) -> int:
     if wants_config:
         print(text, end="")
         return 0
+    refuse_unused_options(config, read_overrides(arguments))
+    _config.check(config)
     folder = choose_folder(config, spec, resume)
     return train_and_tell(config, folder, resume is not None, text)
 
@@ -176,8 +180,8 @@ def train_and_tell(config: Any, folder: Path, resume: bool, text: str) -> int:
 
     try:
         fabric = make_fabric(**vars(config.fabric))
-    except (TypeError, RuntimeError) as error:  # e.g. an accelerator that is not there
-        raise ValueError(f"fabric: {error}") from error
+    except (TypeError, ValueError, RuntimeError) as error:  # e.g. an accelerator that is not there
+        raise _config.ConfigError(f"fabric: {error}") from error
     if fabric.world_size > 1:
         folder = Path(fabric.broadcast(str(folder)))
     began = time.perf_counter()
@@ -193,7 +197,8 @@ def train_and_tell(config: Any, folder: Path, resume: bool, text: str) -> int:
     if not fabric.is_global_zero:
         return 0 if outcome.interrupted is None else 128 + outcome.interrupted
     if outcome.interrupted is not None:
-        print(_advice(config, outcome.folder))
+        stopped = outcome if twin is None else twin
+        print(_advice(config, outcome.folder, f" at step {stopped.step}, saved"))
         return 128 + outcome.interrupted
     gain = None
     if twin is not None:
@@ -225,10 +230,11 @@ def _train_both(config: Any, folder: Path, resume: bool, text: str, fabric: Any)
     return outcome, twin
 
 
-def _advice(config: Any, folder: Path) -> str:
+def _advice(config: Any, folder: Path, where: str = "") -> str:
+    """What became of an interrupted run, and the command that goes on with it, in one line."""
     plugins = [word for name in plugins_of(config) for word in ("--plugin", name)]
     command = ["hypersphere", "train", "--resume", str(folder), *plugins]
-    return f"stopped; continue with: {shlex.join(command)}"
+    return f"stopped{where}; continue with: {shlex.join(command)}"
 
 
 def _results(outcome: Any, gain: Any, seconds: float) -> str:

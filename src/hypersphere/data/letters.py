@@ -113,7 +113,9 @@ def _drawn(
     others = [[letter] for letter in letters(UNSEEN)]
 
     def draw(part: str, drawn: Sequence[Sequence[str]], count: int) -> ArrayDataset:
-        return _render(drawn, faces, size, count, change, generator(seed, "letters", part))
+        names = [_class_name(group, always=not share_lookalikes) for group in drawn]
+        random = generator(seed, "letters", part)
+        return _render(drawn, names, faces, size, count, change, random)
 
     return (
         draw("train", groups, copies),
@@ -156,6 +158,7 @@ def _groups(seen: Sequence[str], faces: Sequence[Any]) -> list[list[str]]:
 
 def _render(
     groups: Sequence[Sequence[str]],
+    names: list[str],
     faces: Sequence[Any],
     size: int,
     copies: int,
@@ -176,7 +179,23 @@ def _render(
                 )
                 labels.append(label)
     images = torch.from_numpy(np.stack(pictures)).unsqueeze(1)
-    return ArrayDataset(images, torch.tensor(labels), ["/".join(group) for group in groups])
+    return ArrayDataset(images, torch.tensor(labels), names)
+
+
+def _class_name(group: Sequence[str], always: bool = False) -> str:
+    """A letter; with its alphabets, if several have it (or always).
+
+    >>> _class_name(["\u0041", "\u0391", "\u0410"])
+    'A (Latin, Greek, Cyrillic)'
+    """
+    if len(group) == 1 and not always:
+        return group[0]
+    found = [
+        name.capitalize()
+        for name, ranges in ALPHABETS.items()
+        if any(low <= ord(letter) <= high for letter in group for low, high in ranges)
+    ]
+    return f"{group[0]} ({', '.join(found)})"
 
 
 def _glyph(letter: str, face: Any, size: int) -> Any:

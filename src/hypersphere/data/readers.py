@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,21 @@ def reader_options(name: str) -> tuple[str, ...]:
     return tuple(p.name for p in parameters if p.kind in named and p.name not in _PLACE)
 
 
+def check_reader_options(name: str, options: Iterable[str]) -> None:
+    """ValueError for an unknown data set, or an option that its reader does not take."""
+    parameters = inspect.signature(registry.entry("data", name).target).parameters
+    takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+    known = reader_options(name)
+    for option in options:
+        if option not in known and not takes_any:
+            near = registry.nearest(option, known)
+            hint = f"; did you mean {near!r}?" if near else ""
+            raise ValueError(
+                f"data set {name!r} has no option {option!r}{hint} "
+                f"(it takes: {', '.join(known) or 'none'})"
+            )
+
+
 def load(
     name: str,
     root: Path | str | None = None,
@@ -94,18 +110,9 @@ def load(
     >>> len(split.train), len(split.test), split.num_classes
     (1347, 450, 10)
     """
+    check_reader_options(name, options)
     found = registry.entry("data", name)
     parameters = inspect.signature(found.target).parameters
-    takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
-    known = reader_options(name)
-    for option in options:
-        if option not in known and not takes_any:
-            near = registry.nearest(option, known)
-            hint = f"; did you mean {near!r}?" if near else ""
-            raise ValueError(
-                f"data set {name!r} has no option {option!r}{hint} "
-                f"(it takes: {', '.join(known) or 'none'})"
-            )
     if name == "folder" and root is None and "path" not in options:
         raise ValueError(
             "load('folder') needs root=, the folder of your pictures (--data.root on the command "

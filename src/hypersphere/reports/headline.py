@@ -7,6 +7,7 @@ from typing import Any
 
 from .markup import escape, folded, html_table, note, section, short
 from .run_data import RunData, flatten
+from .settings import settings_section
 
 __all__ = ["headline", "result_tables"]
 
@@ -31,12 +32,7 @@ def headline(run: RunData) -> Iterable[str]:
         body += _beside(beside)
     body += folded("all numbers, versions and hardware", _cards(run))
     yield section("In short", body)
-    changes = [
-        (key, name) for key in _PARTS if (name := _part_name(run.config.get(key))) and key != "data"
-    ]
-    if changes:
-        rows = [(key, name, _options(run.config.get(key))) for key, name in changes]
-        yield section("What was set", html_table(["", "", "options"], rows))
+    yield from settings_section(run.config)
 
 
 def _sentence(run: RunData) -> str:
@@ -130,15 +126,6 @@ def _part_name(part: Any) -> str:
         return str(part) if part else ""
     named = part.get("name") or part.get("method")
     return str(named) if named else ", ".join(str(key) for key, value in part.items() if value)
-
-
-def _options(part: Any) -> str:
-    """The settings of a part that say something, in one line."""
-    if not isinstance(part, Mapping):
-        return ""
-    kept = {k: v for k, v in flatten(part).items() if k not in ("name", "method")}
-    words = [f"{k} {short(v)}" for k, v in kept.items() if v not in (None, False, {}, [])]
-    return ", ".join(words)
 
 
 def result_tables(run: RunData) -> Iterable[str]:

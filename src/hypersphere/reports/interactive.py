@@ -109,7 +109,11 @@ def feature_plot(run: RunData) -> tuple[Plot, list[str]] | None:
     directions = run.features.get("directions")
     wide = directions.shape[1] if directions is not None and directions.ndim == 2 else 3
     if features.shape[1] == 3 and wide > 3:
-        notes.append(f"The features have {wide} dimensions; shown are their 3 principal ones.")
+        notes.append(
+            f"The features have {wide} dimensions; shown are their 3 principal ones, so the "
+            f"angles in the picture are not those of the features. To see the features themselves, "
+            f"train with --model.features 3."
+        )
     classes = [str(c) for c in run.features.get("classes", range(labels.max() + 1))]
     flat = features.shape[1] == 2
     if not flat:

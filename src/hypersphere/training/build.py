@@ -18,7 +18,7 @@ from hypersphere.models.classifier import check_scores_of_head
 from hypersphere.ranges import check
 from hypersphere.training.config import Config, DataConfig, ScheduleConfig
 from hypersphere.training.hooks import Anneal, Regularize
-from hypersphere.training.optimizers import make_optimizer
+from hypersphere.training.optimizers import check_rotation_optimizer, make_optimizer
 from hypersphere.training.own_parts import object_of
 from hypersphere.training.parts import (
     CHANGES,
@@ -122,14 +122,22 @@ def load_data(config: DataConfig) -> Any:
         return object_of(
             {"object": config.name} if not isinstance(config.name, dict) else config.name
         )
+    check_data_options(config)
     values = dict(config.options)
-    known = options("data", config.name)
-    for key, value in values.items():
-        if key in known:  # the others are refused by `data.load`
-            check(f"data.options.{key}", value, known[key].type, known[key].range)
     if config.imbalance is not None:
         values["imbalance"] = config.imbalance
     return data.load(config.name, config.root, **values)
+
+
+def check_data_options(config: DataConfig) -> None:
+    """ValueError for an option of the data set that is unknown or out of its range."""
+    from hypersphere.data.readers import check_reader_options
+
+    check_reader_options(config.name, config.options)
+    known = options("data", config.name)
+    for key, value in config.options.items():
+        if key in known:  # a reader may take any others
+            check(f"data.options.{key}", value, known[key].type, known[key].range)
 
 
 def make_loaders(
@@ -352,19 +360,12 @@ def make_rate(optimizer: Optimizer, config: ScheduleConfig, total: int) -> Learn
         "cosine": lambda: half_cosine(total, config.end),
         "plateau": lambda: Plateau(config.factor, config.patience, config.threshold),
     }
-    if config.name == "steps" and not config.at:
-        raise ValueError("schedule.name is steps: say at which iterations with schedule.at")
     return LearningRate(optimizer, factories[config.name](), config.warmup)
 
 
 def make_player_optimizer(config: Config, module: nn.Module) -> Optimizer:
     """The optimizer of one player, which moves the parameters of `module`."""
-    if (config.rotate or {}).get("method") == "ogd" and config.optimizer.name != "ogd":
-        raise ValueError(
-            "rotate.method=ogd learns matrices that only optimizer.name=ogd keeps orthogonal "
-            f"(Eq. 7.6); got optimizer.name={config.optimizer.name}: set that, with "
-            "optimizer.others for the rest of the network, or choose another rotate.method"
-        )
+    check_rotation_optimizer(config)
     return make_optimizer(module, **dataclasses.asdict(config.optimizer))
 
 

@@ -48,6 +48,7 @@ class Outcome:
         best: values of the best test, with its step.
         interrupted: the signal that stopped the run, or None.
         verification: of classes never trained, where the data have pairs of them.
+        step: how many updates it has.
     """
 
     folder: Path
@@ -55,6 +56,7 @@ class Outcome:
     best: dict[str, Any]
     interrupted: int | None
     verification: Any = None
+    step: int = 0
 
 
 def train(
@@ -139,7 +141,7 @@ def _train(
     except NotFinite as error:
         record.json("diverged.json", {"reason": str(error)})  # a result, too: see campaign.py
         raise
-    outcome = Outcome(record.path, run.tested, run.best, run.interrupted)
+    outcome = Outcome(record.path, run.tested, run.best, run.interrupted, step=run.step)
     if run.interrupted is None and fabric.is_global_zero:
         if is_fsdp(fabric):  # the first process goes on alone, with the whole network
             job.task.model = load_net(record.path).to(fabric.device)

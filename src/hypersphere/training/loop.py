@@ -116,8 +116,7 @@ def fit(
                     with timer.saving():
                         save_run(run)
                 if stop and not last:
-                    run.interrupted = stop
-                    progress.say(f"interrupted: saved at step {run.step}; continue with --resume")
+                    run.interrupted = stop  # said by whoever knows how the run goes on
                     break
         finally:
             progress.close()

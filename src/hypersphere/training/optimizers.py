@@ -126,6 +126,16 @@ def _undecayed(model: nn.Module) -> list[nn.Parameter]:
     return found
 
 
+def check_rotation_optimizer(config: Any) -> None:
+    """ValueError if the optimizer cannot train what the config rotates."""
+    if (config.rotate or {}).get("method") == "ogd" and config.optimizer.name != "ogd":
+        raise ValueError(
+            "rotate.method=ogd learns matrices that only optimizer.name=ogd keeps orthogonal "
+            f"(Eq. 7.6); got optimizer.name={config.optimizer.name}: set that, with "
+            "optimizer.others for the rest of the network, or choose another rotate.method"
+        )
+
+
 def make_optimizer(
     model: nn.Module,
     name: str = "sgd",

@@ -21,7 +21,7 @@ from hypersphere import heads, models, orthogonal, registry, regularizers
 from hypersphere.layers.angular import make_angular
 from hypersphere.layers.custom_magnitude import CustomMagnitude
 from hypersphere.layers.magnitude import make_magnitude
-from hypersphere.ranges import NonEmpty, Range, check, range_of, without_range
+from hypersphere.ranges import NonEmpty, Range, check, literal_choices, range_of, without_range
 from hypersphere.registry import unknown_name
 from hypersphere.training.argument_texts import argument_texts
 from hypersphere.training.config import Config
@@ -79,6 +79,14 @@ _RANGES: dict[str, Range] = {
     "begin": Range(ge=0),
     "ramp": Range(ge=0),
     "end": Range(ge=0),
+    "widths": Range(ge=1),
+    "features": Range(ge=1),
+    "in_channels": Range(ge=1),
+    "image_size": Range(ge=1),
+    "kernel_size": Range(ge=1),
+    "size": Range(ge=1),
+    "copies": Range(ge=1),
+    "test_copies": Range(ge=1),
 }
 
 
@@ -93,6 +101,7 @@ class Option:
         help: its text in the docstring.
         choices: the names it may have, where they are known.
         range: the numbers it may have, where they are limited.
+        given: what the config at hand sets; `REQUIRED` if it sets nothing.
     """
 
     name: str
@@ -101,6 +110,7 @@ class Option:
     help: str = ""
     choices: tuple[str, ...] = ()
     range: Range | NonEmpty | None = None
+    given: Any = REQUIRED
 
 
 # What every head takes beside the arguments of its class.
@@ -347,14 +357,7 @@ def _choices(name: str, hint: Any, names_part: bool) -> tuple[str, ...]:
     if names_part:
         plain = ("plain",) if name == "operator" else ()
         return (*plain, *registry.names(NAMED_BY_OPTION[name]))
-    hint = without_range(hint)
-    members = typing.get_args(hint) if typing.get_origin(hint) is not Literal else (hint,)
-    return tuple(
-        str(choice)
-        for member in members
-        if typing.get_origin(member) is Literal
-        for choice in typing.get_args(member)
-    )
+    return literal_choices(without_range(hint))
 
 
 def plain_type(hint: Any) -> Any:

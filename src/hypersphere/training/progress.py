@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Mapping
 from typing import Any, TextIO
 
-from hypersphere._terminal import paint
+from hypersphere._terminal import columns_of, paint
 
 __all__ = ["Progress", "duration", "is_share"]
 
@@ -99,7 +98,7 @@ class Progress:
         if not self.bar:
             print(self.line(step, now), file=self.stream, flush=True)
             return
-        columns = _columns(self.stream) - 1  # the last cell would wrap
+        columns = columns_of(self.stream) - 1  # the last cell would wrap
         width = WIDEST if columns >= 100 else NARROWEST
         filled = int(width * step / max(self.total, 1))
         drawn = paint("#" * filled, "green", self.stream) + "-" * (width - filled)
@@ -142,12 +141,3 @@ def _figure(name: str, value: float) -> str:
 
 def _width(name: str) -> int:
     return max(len(name), 7)
-
-
-def _columns(stream: TextIO) -> int:
-    """Columns of the terminal behind a stream; COLUMNS, if it is set, knows better."""
-    try:
-        given = int(os.environ.get("COLUMNS", "0"))
-        return given or os.get_terminal_size(stream.fileno()).columns
-    except (ValueError, OSError):
-        return 80

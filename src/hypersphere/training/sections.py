@@ -71,7 +71,7 @@ class DataConfig(Section):
     drop_last: bool = True
     prefetch: Annotated[int, Range(ge=0)] = 0
     workers: Annotated[int, Range(ge=0)] = 0
-    imbalance: Text | None = None
+    imbalance: Literal["single", "multiple", "mnist"] | None = None
     options: dict[str, Any] = field(default_factory=dict)
 
 
@@ -144,6 +144,11 @@ class ScheduleConfig(Section):
     warmup: Annotated[int, Range(ge=0)] = 0
     end: NotNegative = 0.0
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.name == "steps" and not self.at:
+            raise ValueError("schedule.name is steps: say at which updates with schedule.at")
+
 
 @dataclass
 class TrainConfig(Section):
@@ -206,7 +211,9 @@ class FewShotConfig(Section):
 
     section = "few_shot"
 
-    methods: list[str] = field(default_factory=lambda: ["baseline", "baseline++"])
+    methods: list[Literal["baseline", "baseline++", "nearest_mean"]] = field(
+        default_factory=lambda: ["baseline", "baseline++"]
+    )
     way: Annotated[int, Range(ge=2)] = 5
     shot: Count = 5
     queries: Count = 16

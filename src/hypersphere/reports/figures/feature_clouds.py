@@ -161,7 +161,10 @@ def draw_sphere(axes: Any) -> None:
 def _of_width(values: Any, width: int) -> np.ndarray:
     x = array(values, "features", 2)
     if x.shape[1] != width:
-        raise ValueError(f"expected features of shape (n, {width}), got {x.shape}")
+        raise ValueError(
+            f"features_{width}d draws features of {width} dimensions, (n, {width}); got {x.shape}: "
+            f"train with --model.features {width}, or give their {width} principal directions"
+        )
     return x
 
 

@@ -48,7 +48,10 @@ def neuron_trajectories(history: Any, mirrored: bool = False, title: str = "") -
     """
     x = array(history, "history", 3)
     if x.shape[2] != 3:
-        raise ValueError(f"expected a history of shape (steps, n, 3), got {x.shape}")
+        raise ValueError(
+            f"the sphere that can be drawn is that of R^3: expected a history (steps, n, 3), got "
+            f"{x.shape}; take three of the directions"
+        )
     steps, n, _ = x.shape
     x = to_unit_sphere(x.reshape(-1, 3)).reshape(steps, n, 3)
     with styled():
@@ -68,7 +71,10 @@ def neuron_trajectories(history: Any, mirrored: bool = False, title: str = "") -
 def _in_space(points: Any, name: str) -> np.ndarray:
     x = array(points, name, 2)
     if x.shape[1] != 3:
-        raise ValueError(f"only points of R^3 can be drawn, got shape {x.shape}")
+        raise ValueError(
+            f"the sphere that can be drawn is that of R^3: expected {name} (n, 3), got {x.shape}; "
+            f"take three of their directions, or draw the angles (pair_angle_histogram)"
+        )
     return x
 
 
