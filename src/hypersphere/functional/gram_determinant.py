@@ -116,6 +116,7 @@ class _LogDeterminant(Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor, _: Any) -> Tensor:
         matrix, factor = ctx.saved_tensors
+        inverse: Tensor
         if torch.is_grad_enabled():  # the gradient will be differentiated
             inverse = torch.linalg.inv(matrix)
         elif can_look(factor):

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from .beside_peft import guard_merges, refuse_peft_files
 from .fold import tied_names, why_not_written
+from .forms import make_map, map_options
 from .input_side import effective_weight
 from .rotation import INPUT_ROTATION, Rotation, rotations
 
@@ -187,8 +188,6 @@ def _keeps_neurons(rotation: Rotation) -> bool:
 
 def _begin(rotation: Rotation, device: torch.device) -> None:
     """Give a rotation that was made on the meta device its start."""
-    from .adapters.maps import make_map, map_options  # which import `rotate`, and that this file
-
     if rotation.start_energy.is_meta:
         rotation.to_empty(device=device)  # else `to_empty` was called by the user
     start = make_map(rotation.layout, map_options("", rotation))

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..forms import map_options
 from ..pretrained import whole
 from ..rotation import DEFAULT_TASK, Rotation, required_rotations, rotations
 from ..task_values import brought_values
 from .base_hash import base_hashes, packed_weights
-from .maps import map_options
 
 __all__ = ["Adapter", "AdapterLayer", "capture", "neurons", "rotated_weights", "unwrapped"]
 
@@ -76,8 +76,9 @@ def rotated_weights(model: nn.Module) -> dict[str, tuple[nn.Module, str, Rotatio
 
 def neurons(module: Any, parameter: str, rotation: Rotation) -> Tensor | None:
     """The parameter that a rotation turns: below the parametrization, or the weight itself."""
+    found: Tensor | None
     if rotation.side == "input":
-        found: Any = getattr(module, parameter, None)  # quantized layers may have none
+        found = getattr(module, parameter, None)  # quantized layers may have none
     else:
         found = module.parametrizations[parameter].original
     return found

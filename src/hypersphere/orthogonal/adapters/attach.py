@@ -9,19 +9,13 @@ from torch import Tensor, nn
 
 from ...finding import find_layers
 from ..fold import use_task
+from ..forms import form_of, make_map, map_options
 from ..pretrained import install_plain_files
 from ..rotation import DEFAULT_TASK, Rotation
 from ..task_values import put_value, remember_values
 from .adapter import Adapter, neurons, rotated_weights
 from .base_hash import base_hashes, foreign_base, start_of
-from .maps import (
-    PlainWeights,
-    form_of,
-    make_map,
-    map_options,
-    rotate_weight,
-    undo_rotation,
-)
+from .maps import PlainWeights, rotate_weight, undo_rotation
 
 __all__ = ["attach", "other_maps"]
 

@@ -17,11 +17,11 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from ...finding import weight_state
 from ...finding.kinds import held_weights
+from ..forms import make_map, map_options
 from ..matrices import TURNED_START
 from ..pretrained import whole
 from ..rotation import Rotation, rotations
 from ..task_values import base_values
-from .maps import make_map, map_options
 
 __all__ = ["base_hashes", "foreign_base", "packed_weights", "start_of"]
 

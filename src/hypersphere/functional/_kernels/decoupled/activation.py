@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from .numbers import constant
+from .numbers import shared_number
 from .workspace import Workspace
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class TiledArcsin(TiledActivation):
     factors = (2 / math.pi, 2 / math.pi)
 
     def __init__(self, like: Tensor, eps: float) -> None:
-        self.above_one = constant(1 + eps, like.device, like.dtype)
+        self.above_one = shared_number(1 + eps, like.device, like.dtype)
 
     def value(self, c: Tensor, new: Workspace) -> Tensor:
         return torch.asin(c, out=new())
@@ -196,7 +196,7 @@ def _tanh(x: Tensor, new: Workspace) -> Tensor:
     """
     if new.fresh:
         return x.tanh_()
-    minus_one = constant(-1.0, x.device, x.dtype)
+    minus_one = shared_number(-1.0, x.device, x.dtype)
     return torch.add(minus_one, x.mul_(2).sigmoid_(), alpha=2, out=x)
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from ...angles import normalize
 from .accelerated import accelerated_rows
 from .convolution import is_traced
-from .numbers import constant
+from .numbers import shared_number
 from .routes import route
 
 __all__ = ["unit_rows"]
@@ -59,7 +59,7 @@ class _UnitRows(torch.autograd.Function):
             return result
         # (g - (g.u) u) / |w| with u = w / |w|, Eq. 4.17.
         if route(rows) != "tiled":  # torch has it as a single kernel, for its weight norm
-            lengths = constant(1.0, norm.device, norm.dtype, norm.shape)
+            lengths = shared_number(1.0, norm.device, norm.dtype, norm.shape)
             found: Tensor = torch.ops.aten._weight_norm_interface_backward(
                 grad.contiguous(), rows.contiguous(), lengths, norm, 0
             )[0]

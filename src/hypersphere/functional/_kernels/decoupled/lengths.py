@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import torch
 from torch import Tensor
 
-from .numbers import constant
+from .numbers import shared_number
 from .workspace import Workspace
 
 if TYPE_CHECKING:
@@ -221,7 +221,9 @@ class _OverAlpha(FilterLengths):
         return torch.mul(value, self.inverse_radius, out=out)
 
     def radius_gradient(self, sums: Tensor, radius: Tensor, factor: float) -> Tensor:
-        return torch.addcdiv(constant(0.0, sums.device, sums.dtype), sums, radius, value=-factor)
+        return torch.addcdiv(
+            shared_number(0.0, sums.device, sums.dtype), sums, radius, value=-factor
+        )
 
 
 class TiledBall(_OverAlpha):
@@ -251,7 +253,7 @@ class TiledTanhLength(_OverAlpha):
             return x.tanh_()
         # -e / (e + 2) with e = exp(-2x) - 1: faster on processors, and as exact for a small x.
         e = x.mul_(-2).expm1_()
-        return e.div_(torch.add(constant(-2.0, e.device, e.dtype), e, alpha=-1, out=new()))
+        return e.div_(torch.add(shared_number(-2.0, e.device, e.dtype), e, alpha=-1, out=new()))
 
     def terms(
         self, t: Tensor, rows: slice, new: Workspace, h: Tensor | None = None

@@ -10,18 +10,18 @@ from torch import Tensor
 
 from .convolution import is_traced
 
-__all__ = ["constant", "one", "scaled"]
+__all__ = ["one", "scaled", "shared_number"]
 
 
 def one(like: Tensor, dtype: torch.dtype) -> Tensor:
     """The number 1 where `like` lies, for formulas that take a radius and do not use it."""
     if is_traced() or like.device.type == "meta":
         return torch.ones((), dtype=dtype, device=like.device)
-    return constant(1.0, like.device, dtype)
+    return shared_number(1.0, like.device, dtype)
 
 
 @lru_cache(maxsize=256)
-def constant(
+def shared_number(
     value: float, device: torch.device, dtype: torch.dtype, shape: tuple[int, ...] = ()
 ) -> Tensor:
     """A number on a device, made once: do not write into it."""

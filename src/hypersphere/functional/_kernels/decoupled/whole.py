@@ -16,7 +16,7 @@ from torch import Tensor
 
 from .convolution import convolution_gradients, correlate
 from .lengths import FilterLengths, SharedLengths
-from .numbers import constant
+from .numbers import shared_number
 from .plain import (
     Inputs,
     OperatorSettings,
@@ -202,7 +202,7 @@ def _product(value: Tensor, other: Tensor, factor: float) -> Tensor:
     """factor value other in one launch."""
     if factor == 1:
         return value * other
-    return torch.addcmul(constant(0.0, value.device, value.dtype), value, other, value=factor)
+    return torch.addcmul(shared_number(0.0, value.device, value.dtype), value, other, value=factor)
 
 
 def _times(value: Tensor, factor: float) -> Tensor:
