@@ -7,7 +7,7 @@ import mpmath
 import torch
 
 from hypersphere import functional as HF
-from hypersphere.reports.style import legend_below
+from hypersphere.reports.style import legend_below, styled
 
 
 def exact(x: torch.Tensor, y: torch.Tensor) -> float:
@@ -41,4 +41,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with styled():
+        main()

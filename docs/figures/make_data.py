@@ -7,7 +7,7 @@ import torch
 
 import hypersphere as hs
 from hypersphere.data import Compose, Flip, PadCrop, imbalanced
-from hypersphere.reports.style import legend_below
+from hypersphere.reports.style import legend_below, styled
 
 
 def main() -> None:
@@ -33,4 +33,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with styled():
+        main()

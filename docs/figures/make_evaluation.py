@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import hypersphere as hs
-from hypersphere.reports.style import legend_below
+from hypersphere.reports.style import legend_below, styled
 
 SEEN = list(range(6))  # trained on 0 ... 5, judged on 6 ... 9
 
@@ -41,7 +41,7 @@ def main() -> None:
         "softmax": hs.heads.SoftmaxHead(16, len(SEEN)),
         "additive margin": hs.heads.AMSoftmaxHead(16, len(SEEN), m=0.35, scale=16.0),
     }
-    figure, axes = plt.subplots(1, 4, figsize=(13, 3.1), layout="constrained")
+    figure, axes = plt.subplots(1, 4, figsize=(9.4, 2.4), layout="constrained")
     for (name, head), color in zip(heads.items(), ("tab:blue", "tab:orange"), strict=True):
         net = trained(head, train_x[seen], train_y[seen])
         features = hs.evaluation.extract(net, everything[new])
@@ -74,8 +74,9 @@ def main() -> None:
     axes[3].set(xlabel="test sample, sorted", title="perturbation that fools (l2)")
     for panel in axes:
         panel.grid(alpha=0.3)
-    figure.savefig(Path(__file__).with_name("evaluation.png"), dpi=110)
+    figure.savefig(Path(__file__).with_name("evaluation.png"), dpi=150)
 
 
 if __name__ == "__main__":
-    main()
+    with styled():
+        main()

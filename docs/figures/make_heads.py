@@ -10,7 +10,7 @@ from torch import nn
 import hypersphere.heads as heads
 from hypersphere.evaluation.geometry.separability import angular_fisher_score
 from hypersphere.heads import Margin
-from hypersphere.reports.style import legend_below
+from hypersphere.reports.style import color, legend_below, styled
 
 
 def features(head: heads.MarginHead, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -29,7 +29,7 @@ def features(head: heads.MarginHead, x: torch.Tensor, y: torch.Tensor) -> torch.
 
 
 def main() -> None:
-    figure, axes = plt.subplots(1, 4, figsize=(14, 3.6), layout="constrained")
+    figure, axes = plt.subplots(1, 4, figsize=(9.8, 3.3), layout="constrained")
     named = {
         "A-Softmax, m = 2": Margin(m=2),
         "A-Softmax, m = 4": Margin(m=4),
@@ -56,14 +56,15 @@ def main() -> None:
         axes[2:], {"softmax": plain, "A-Softmax, m = 4": margin}.items(), strict=True
     ):
         found = features(head, x, y)
-        ax.scatter(*found.T, c=y, cmap="tab10", s=4)
+        ax.scatter(*found.T, c=[color(label) for label in y.tolist()], s=3)
         score = angular_fisher_score(found, y)
         ax.set(title=f"{title}\nangular Fisher score {score:.4f}", aspect="equal")
         ax.set(xticks=[], yticks=[])
         ax.axhline(0, color="gray", linewidth=0.5)
         ax.axvline(0, color="gray", linewidth=0.5)
-    figure.savefig(Path(__file__).with_name("heads.png"), dpi=90)
+    figure.savefig(Path(__file__).with_name("heads.png"), dpi=130)
 
 
 if __name__ == "__main__":
-    main()
+    with styled():
+        main()

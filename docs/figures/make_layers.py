@@ -8,7 +8,7 @@ import matplotlib.pyplot as plt
 import torch
 
 from hypersphere import functional as HF
-from hypersphere.reports.style import legend_below
+from hypersphere.reports.style import legend_below, styled
 
 HERE = Path(__file__).parent
 
@@ -22,7 +22,7 @@ def conditioning():
 
 
 def main() -> None:
-    figure, axes = plt.subplots(1, 3, figsize=(14, 3.9), layout="constrained")
+    figure, axes = plt.subplots(1, 3, figsize=(9.8, 3.0), layout="constrained")
     n = torch.linspace(0.001, 3, 300)
     for kind in ("sphere", "ball", "tanh", "linear", "segmented", "log", "mixed"):
         axes[0].plot(n, HF.magnitude(n, kind), label=kind)
@@ -43,8 +43,9 @@ def main() -> None:
         axes[2].loglog(module.SCALES, rows[name], style, label=name)
     axes[2].set(title="condition number at (c U, V / c)", xlabel="c")
     legend_below(axes[2])
-    figure.savefig(HERE / "layers.png", dpi=90)
+    figure.savefig(HERE / "layers.png", dpi=130)
 
 
 if __name__ == "__main__":
-    main()
+    with styled():
+        main()

@@ -12,6 +12,7 @@ import torch
 
 from hypersphere import models
 from hypersphere.models.summary import models_markdown
+from hypersphere.reports.style import styled
 
 HERE = Path(__file__).resolve().parent
 
@@ -58,4 +59,5 @@ def draw() -> None:
 
 
 if __name__ == "__main__":
-    fill_table() if "--table" in sys.argv else draw()
+    with styled():
+        fill_table() if "--table" in sys.argv else draw()

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import hypersphere as hs
-from hypersphere.reports.style import legend_below
+from hypersphere.reports.style import legend_below, styled
 
 STEPS = 400
 RUNS = {
@@ -81,4 +81,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with styled():
+        main()

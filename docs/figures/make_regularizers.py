@@ -14,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
 import trajectories
 
 from hypersphere import functional as HF
+from hypersphere.reports.style import styled
 
 
 def sphere(axes) -> None:
@@ -35,7 +36,7 @@ def main() -> None:
         axes.scatter(*path[-1].T.numpy(), color="tab:red", s=26, depthshade=False)
         if name == "half-space MHE":
             axes.scatter(*(-path[-1]).T.numpy(), color="pink", s=18, depthshade=False)
-        axes.set_title(f"10 neurons, {name}", fontsize=10)
+        axes.set_title(f"10 neurons, {name}", fontsize=9)
     problems = (
         ("Thomson, n = 32", 32, 1.0),
         ("Whyte, n = 24", 24, 0.0),
@@ -49,9 +50,10 @@ def main() -> None:
         for i, j in (distance < 1.2 * distance.amin(1, keepdim=True)).triu(1).nonzero().tolist():
             axes.plot(*points[[i, j]].T.numpy(), color="tab:blue", linewidth=0.9, alpha=0.7)
         axes.scatter(*points.T.numpy(), color="tab:red", s=20, depthshade=True)
-        axes.set_title(title, fontsize=10)
+        axes.set_title(title, fontsize=9)
     figure.savefig(Path(__file__).with_name("regularizers.png"), dpi=90, bbox_inches="tight")
 
 
 if __name__ == "__main__":
-    main()
+    with styled():
+        main()

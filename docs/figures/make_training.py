@@ -12,7 +12,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 from hypersphere.commands import _config, train
-from hypersphere.reports.style import legend_below
+from hypersphere.reports.style import legend_below, styled
 from hypersphere.training import train as run_training
 
 
@@ -24,7 +24,7 @@ def main() -> None:
         text = (Path(folder) / "run" / "metrics.jsonl").read_text()
     lines = [json.loads(line) for line in text.splitlines()]
     parts = {s: [x for x in lines if x["split"] == s] for s in ("train", "test", "monitor")}
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.2), layout="constrained")
+    figure, (left, right) = plt.subplots(1, 2, figsize=(7.2, 2.8), layout="constrained")
     left.plot([x["step"] for x in parts["train"]], [x["loss"] for x in parts["train"]], "C0")
     left.set(xlabel="update", ylabel="training loss", yscale="log", title="letters, A-Softmax, MHE")
     twin = left.twinx()
@@ -37,8 +37,9 @@ def main() -> None:
         right.plot([x["step"] for x in parts["monitor"]], energies, label=short)
     right.set(xlabel="update", ylabel="energy, s = 2", title="hyperspherical energy of each layer")
     legend_below(right)
-    figure.savefig(Path(__file__).with_name("training.png"), dpi=110)
+    figure.savefig(Path(__file__).with_name("training.png"), dpi=140)
 
 
 if __name__ == "__main__":
-    main()
+    with styled():
+        main()

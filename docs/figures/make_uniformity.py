@@ -17,6 +17,7 @@ import trajectories
 
 from hypersphere import functional as HF
 from hypersphere.regularizers import Covering, Polarization
+from hypersphere.reports.style import styled
 
 STEPS = 1500
 
@@ -79,4 +80,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with styled():
+        main()

@@ -61,7 +61,8 @@ def color(index: int) -> str:
 def styled() -> Iterator[Any]:
     """The package's matplotlib settings, for the figures made inside and no others."""
     matplotlib = require("matplotlib", extra="report")
-    with matplotlib.rc_context(_SETTINGS):
+    cycle = matplotlib.rcsetup.cycler(color=COLORS)
+    with matplotlib.rc_context({**_SETTINGS, "axes.prop_cycle": cycle}):
         yield matplotlib
 
 
