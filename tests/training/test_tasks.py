@@ -11,6 +11,7 @@ from small_run import run, small_config
 
 from hypersphere import data
 from hypersphere.training import Config, load_net
+from hypersphere.training.build import hold_out
 from hypersphere.training.config import (
     DataConfig,
     FewShotConfig,
@@ -208,6 +209,25 @@ def test_few_shot_pretrains_and_tests_on_new_classes(monkeypatch, tmp_path):
     run(config, tmp_path)
     found = json.loads((tmp_path / "summary.json").read_text())["few_shot"]
     assert found["baseline++"]["accuracy"] > 0.3 and 0 < found["baseline"]["half_width"] < 0.5
+
+
+def test_few_shot_holds_out_whole_classes(tmp_path):
+    """Settings are chosen by episodes of training classes that were left out."""
+    split = data.load("digits")
+    part = hold_out(split, 0.5, classes=True)
+    held = set(part.test.labels.tolist())
+    assert len(held) == 5 and not held & set(part.train.labels.tolist())
+    assert len(part.train) + len(part.test) == len(split.train)
+    config = Config(
+        task="few_shot",
+        data=DataConfig(batch_size=32, holdout=0.5),
+        model={"name": "cnn3", "widths": [8, 8, 8], "features": 16},
+        few_shot=FewShotConfig(["baseline"], episodes=3, epochs=2, queries=5),
+        train=TrainConfig(steps=3, quiet=True),
+    )
+    run(config, tmp_path)
+    found = json.loads((tmp_path / "summary.json").read_text())
+    assert 0 <= found["few_shot"]["baseline"]["accuracy"] <= 1
 
 
 def test_fine_tuning_starts_from_the_weights_that_fit(tmp_path):

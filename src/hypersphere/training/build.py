@@ -81,7 +81,7 @@ def share_of(dataset: Any, share: float) -> Any:
     return dataset.subset(keep.nonzero().flatten())
 
 
-def hold_out(split: Any, share: float) -> Any:
+def hold_out(split: Any, share: float, classes: bool = False) -> Any:
     """A split whose test part is a share of its training part; unseen classes stay unseen.
 
     The samples are those of a fixed draw, so that every setting is judged by the same ones.
@@ -89,6 +89,8 @@ def hold_out(split: Any, share: float) -> Any:
     Args:
         split: a `hypersphere.data.Split`.
         share: the part of each class that is held out; 0 for none.
+        classes: hold out a share of the classes instead, with all their samples: for a test on
+            classes that are not trained.
 
     Returns:
         The split.
@@ -97,14 +99,20 @@ def hold_out(split: Any, share: float) -> Any:
         return split
     labels, generator = split.train.labels, torch.Generator().manual_seed(0)
     held = torch.zeros(len(labels), dtype=torch.bool)
-    for label in labels.unique():
+    known = labels.unique()
+    if classes:
+        chosen = torch.randperm(len(known), generator=generator)[: round(share * len(known))]
+        held = torch.isin(labels, known[chosen])
+    for label in () if classes else known:
         members = (labels == label).nonzero().flatten()
         chosen = torch.randperm(len(members), generator=generator)[: round(share * len(members))]
         held[members[chosen]] = True
     if not held.any():
-        raise ValueError(f"data.holdout={share:g} holds out no sample: take a larger share")
+        what = "class" if classes else "sample"
+        raise ValueError(f"data.holdout={share:g} holds out no {what}: take a larger share")
     train, test = (split.train.subset(part.nonzero().flatten()) for part in (~held, held))
-    return dataclasses.replace(split, train=train, test=test, pairs=None)
+    validation = None if classes else split.validation
+    return dataclasses.replace(split, train=train, test=test, validation=validation, pairs=None)
 
 
 def load_data(config: DataConfig) -> Any:
@@ -147,6 +155,7 @@ def make_loaders(
     world_size: int = 1,
     split: Any = None,
     device: torch.device | None = None,
+    new_classes: bool = False,
 ) -> Loaders:
     """Load the data set (or take `split`) and serve it; processes share each batch.
 
@@ -157,6 +166,8 @@ def make_loaders(
         world_size: number of processes.
         split: a data set to take instead of the one that the config names.
         device: where the batches go. Default: they stay where the samples are.
+        new_classes: whether the test is on classes that are not trained: then `holdout` is a share
+            of the classes.
 
     Returns:
         The batches, and the data set they come from.
@@ -177,7 +188,7 @@ def make_loaders(
             train=share_of(split.train, config.share),
             test=share_of(split.test, config.test_share),
         )
-        split = hold_out(split, config.holdout)
+        split = hold_out(split, config.holdout, new_classes)
     normalize = data.Normalize.fit(split.train, config.normalize)
     small = len(split.train) < config.batch_size
     # Streamed data (shards) bring a loader of their own.

@@ -47,7 +47,8 @@ class DataConfig(Section):
         share: part of the training samples that is used, the same for each class.
         test_share: part of the test samples that is used, the same for each class.
         holdout: part of the training samples that is left out of training and tested on in place
-            of the test part, the same for each class; for choosing settings.
+            of the test part, the same for each class; for choosing settings. Task few_shot, whose
+            test classes are not trained, holds out this part of the classes.
         drop_last: leave out the last batch of an epoch if it is not full.
         prefetch: batches prepared ahead, for data decoded from files.
         workers: processes that decode files, for which one thread is not fast enough.

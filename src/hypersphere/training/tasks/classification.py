@@ -70,6 +70,7 @@ class Classification:
     labeled: Loaders | None = None
     label_smoothing: float = 0.0
     sharded: bool = False
+    tests_new_classes = False  # then `data.holdout` holds out classes, not samples of each
 
     def __init__(
         self, net: nn.Module, player: Player | None, train: Any, test: Any, fabric: Any
@@ -91,7 +92,9 @@ class Classification:
             The task, without players.
         """
         ranks = (fabric.global_rank, fabric.world_size)
-        loaders = make_loaders(config.data, config.seed, *ranks, split, fabric.device)
+        loaders = make_loaders(
+            config.data, config.seed, *ranks, split, fabric.device, cls.tests_new_classes
+        )
         net = make_net(config, loaders.shape, loaders.num_classes)
         task = cls(net, None, loaders.train, loaders.test, fabric)
         task.labeled, task.normalize = loaders, loaders.normalize

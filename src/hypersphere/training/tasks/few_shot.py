@@ -23,6 +23,7 @@ class FewShot(Classification):
 
     sections = Classification.sections | {"few_shot"}
     settings: FewShotConfig
+    tests_new_classes = True
 
     @classmethod
     def build(cls, config: Config, fabric: Any, split: Any = None) -> Classification:
