@@ -220,7 +220,7 @@ def test_few_shot_holds_out_whole_classes(tmp_path):
     assert len(part.train) + len(part.test) == len(split.train)
     config = Config(
         task="few_shot",
-        data=DataConfig(batch_size=32, holdout=0.5),
+        data=DataConfig(batch_size=32, holdout=0.5, share=0.05),
         model={"name": "cnn3", "widths": [8, 8, 8], "features": 16},
         few_shot=FewShotConfig(["baseline"], episodes=3, epochs=2, queries=5),
         train=TrainConfig(steps=3, quiet=True),

@@ -183,12 +183,15 @@ def make_loaders(
         raise ValueError("several processes need data.drop_last: true, or their parts would differ")
     if split is None:
         split = load_data(config)
+        if new_classes:  # `share` thins what is trained, not what is tested
+            split = hold_out(split, config.holdout, classes=True)
         split = dataclasses.replace(
             split,
             train=share_of(split.train, config.share),
             test=share_of(split.test, config.test_share),
         )
-        split = hold_out(split, config.holdout, new_classes)
+        if not new_classes:
+            split = hold_out(split, config.holdout)
     normalize = data.Normalize.fit(split.train, config.normalize)
     small = len(split.train) < config.batch_size
     # Streamed data (shards) bring a loader of their own.
