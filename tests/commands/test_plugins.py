@@ -186,5 +186,6 @@ def test_options_of_an_activation_by_key(tmp_path, monkeypatch, written, given, 
 def test_a_misspelled_activation_in_place_of_a_mapping(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "c.yaml").write_text("model: {operator: sphere, angular: {name: sigmoid, k: 0.5}}")
-    assert cli.main(["train", "c.yaml", *SMALL, "--model.angular", "cosin"]) != 0
+    command = ["train", "c.yaml", *SMALL, "--model.operator", "sphere"]
+    assert cli.main([*command, "--model.angular", "cosin"]) != 0
     assert "did you mean 'cosine'" in capsys.readouterr().err

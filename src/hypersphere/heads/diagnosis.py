@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from ..functional.margins import is_trivial
 from .margin import MarginHead
 from .theory import minimum_loss, minimum_scale
 
-__all__ = ["Diagnosis", "diagnose"]
+__all__ = ["Diagnosis", "Start", "diagnose", "first_look"]
 
 OPPOSITE = -0.5  # mean cosine to all classes, below which nothing comes back by itself
 
@@ -64,6 +64,51 @@ class Diagnosis:
         )
 
 
+class Start(NamedTuple):
+    """What :func:`first_look` measured at the first update; nobody has waited for it.
+
+    Args:
+        accuracy: without margin, in 0..1.
+        target_angle: mean angle to the own class, in degrees.
+        scale: mean scale of the scores.
+    """
+
+    accuracy: Tensor
+    target_angle: Tensor
+    scale: Tensor
+
+
+@torch.no_grad()
+def first_look(
+    head: MarginHead, features: Tensor, labels: Tensor, ignore_index: int = -100
+) -> Start:
+    """Measure a first batch for a later :func:`diagnose`, without a value that the host reads.
+
+    Args:
+        head: the head, not sharded.
+        features: (B, d), from the training set.
+        labels: (B,) integers.
+        ignore_index: samples with this label are left out.
+
+    Returns:
+        The measurements, on the device of the features.
+    """
+    x, counted = features.detach().float(), (labels != ignore_index).float()
+    counted = counted / counted.sum().clamp_min(1)
+    labels = labels.long().clamp(0, head.num_classes - 1)
+    right = margin_logits(x, head.weight, **head.score_options()).argmax(1) == labels
+    lengths = row_norm(x) if head.scale is None else torch.ones_like(counted) * head.scale
+    means = (counted @ right.float(), counted @ _own_angles(head, x, labels), counted @ lengths)
+    return Start(*means)
+
+
+def _own_angles(head: MarginHead, x: Tensor, labels: Tensor) -> Tensor:
+    """Angle of each feature to its class, the nearest of its sub-centers, in degrees."""
+    rows = head.weight.view(head.num_classes, head.subcenters, -1)[labels]
+    cos = torch.einsum("bd,bkd->bk", normalize(x), normalize(rows.float(), dim=-1)).amax(1)
+    return cos.clamp(-1, 1).acos().rad2deg()
+
+
 @torch.no_grad()
 def diagnose(
     head: MarginHead,
@@ -72,7 +117,7 @@ def diagnose(
     stuck: float = 0.1,
     ignore_index: int = -100,
     fresh: bool = False,
-    start: Diagnosis | None = None,
+    start: Start | Diagnosis | None = None,
 ) -> Diagnosis:
     """Look at one batch: is the loss stuck at log C, and is the margin too hard?
 
@@ -87,7 +132,8 @@ def diagnose(
         ignore_index: samples with this label are left out.
         fresh: leave out what is natural after few updates: a loss of log C, a margin that is not
             met.
-        start: what was found at the first update, to compare with.
+        start: what was found at the first update, to compare with: by this function, or by
+            `first_look`.
 
     Returns:
         The measurements and the advice; printed, it reads as text.
@@ -114,14 +160,13 @@ def diagnose(
     lam = None if head.annealing is None else head.annealing.value
     loss = _margin_loss(head, x, labels, lam, options)
     rows = normalize(head.weight.float()).view(head.num_classes, head.subcenters, -1)
-    cos = torch.einsum("bd,bkd->bk", normalize(x), rows[labels]).amax(1).clamp(-1, 1)
     scale = head.scale
     found = Diagnosis(
         loss=float(loss),
         plain_loss=float(plain),
         log_classes=math.log(head.num_classes),
         accuracy=float((scores.argmax(1) == labels).float().mean()),
-        target_angle=float(cos.acos().rad2deg().mean()),
+        target_angle=float(_own_angles(head, x, labels).mean()),
         class_cosine=float((normalize(x) @ rows.mean((0, 1))).mean()),
         scale=float(row_norm(x).mean() if scale is None else scale),
         lam=lam,
@@ -233,21 +278,22 @@ def _opposite(head: MarginHead, found: Diagnosis) -> str:
 
 
 def _since(
-    head: MarginHead, start: Diagnosis, found: Diagnosis, x: Tensor, labels: Tensor
+    head: MarginHead, first: Start | Diagnosis, found: Diagnosis, x: Tensor, labels: Tensor
 ) -> list[str]:
     """The two ways in which a margin is evaded, while the features are still on them.
 
     Both take many updates to their end. A batch that is no nearer to its classes than at the start
     tells them from a training that learns and passes by.
     """
-    grown = found.target_angle - start.target_angle
-    if grown < -5 or found.accuracy > start.accuracy + 0.1 or head.num_classes == 1:
+    grown = found.target_angle - float(first.target_angle)
+    if grown < -5 or found.accuracy > float(first.accuracy) + 0.1 or head.num_classes == 1:
         return []
     if found.class_cosine < -0.3 and grown > 20:
         return [_opposite(head, found)]
-    shorter = head.scale is None and found.scale < start.scale / 2
+    shorter = head.scale is None and found.scale < float(first.scale) / 2
     if shorter and _escapes_margin(head, found, x, labels):
-        lengths = f"the features shrink (mean |x| from {start.scale:.2g} to {found.scale:.2g})"
+        before, now = float(first.scale), found.scale
+        lengths = f"the features shrink (mean |x| from {before:.2g} to {now:.2g})"
         return [_softer(head, found, f"{lengths} in place of turning, to escape a hard margin")]
     return []
 

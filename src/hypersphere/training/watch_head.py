@@ -6,7 +6,8 @@ from typing import Any
 
 from torch import Tensor
 
-from hypersphere.heads import Diagnosis, MarginHead, diagnose
+from hypersphere.heads import MarginHead, diagnose
+from hypersphere.heads.diagnosis import Start, first_look
 
 __all__ = ["WatchHead"]
 
@@ -26,14 +27,14 @@ class WatchHead:
     def __init__(self) -> None:
         self.said: set[str] = set()
         self.batch: tuple[Tensor, Tensor] | None = None
-        self.at_start: Diagnosis | None = None
+        self.at_start: Start | None = None
 
     def terms(self, run: Any, batch: Any, outputs: Any, final: bool) -> dict[str, Tensor]:
         done = run.step + 1
         logs = done % run.settings.log_every == 0 or done == run.settings.steps
         if final and (logs or run.step == 0) and self._watches(run, batch, outputs):
-            if run.step == 0 and bool((batch[1] >= 0).any()):
-                self.at_start = diagnose(run.model.head, outputs, batch[1], fresh=True)
+            if run.step == 0:
+                self.at_start = first_look(run.model.head, outputs, batch[1])
             self.batch = (outputs.detach(), batch[1]) if logs else None
         return {}
 
