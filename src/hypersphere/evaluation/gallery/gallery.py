@@ -263,7 +263,7 @@ class Gallery:
             The threshold with its interval; the gallery keeps and saves it.
 
         Raises:
-            ValueError: if there are fewer than 1 / far samples, or fewer than three people.
+            ValueError: if there are fewer than 1 / far - 1 samples, or fewer than three people.
         """
         if len(self) == 0:
             raise GalleryError("the gallery is empty: enroll somebody first")
