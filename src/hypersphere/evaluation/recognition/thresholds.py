@@ -51,6 +51,7 @@ class Threshold(Result):
         negatives: number of impostor scores, or of searches by unknown people.
         gallery_size: the number of people that are searched; 1 is verification.
         people: how many different people the impostors are, where that is known.
+        part: the part of a run's data that they are of, where a run folder keeps the threshold.
     """
 
     value: float
@@ -60,6 +61,7 @@ class Threshold(Result):
     negatives: int
     gallery_size: int = 1
     people: int | None = None
+    part: str | None = None
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.value):
@@ -133,7 +135,10 @@ class Threshold(Result):
         people = record.get("people")
         if people is not None and type(people) is not int:
             raise ValueError(f"a threshold: people is no number ({people!r})")
-        return cls(**numbers, **counts, people=people)  # type: ignore[arg-type]
+        part = record.get("part")
+        if part is not None and not isinstance(part, str):
+            raise ValueError(f"a threshold: part is no name ({part!r})")
+        return cls(**numbers, **counts, people=people, part=part)  # type: ignore[arg-type]
 
 
 def fit_threshold(
