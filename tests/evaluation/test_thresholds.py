@@ -222,16 +222,26 @@ def test_a_calibrated_gallery_names_no_unknown_people(tmp_path, each):
             again.decision.at(1e-4, 30, 30 * each)
 
 
-def test_known_people_are_not_their_own_impostors():
+def test_people_who_are_enrolled_are_left_out():
     gallery, rows = enrolled(people=40, each=3)
     labels = [f"p{i // 3}" for i in range(120)]
-    found = gallery.calibrate(rows + 0.1 * torch.randn_like(rows), labels, far=0.05)
-    assert found.value < 0.7  # their own scores are above 0.9
-    assert found.gallery_size == 40 and found.people == 40
-    lone = Gallery()
-    lone.enroll("ada", torch.randn(8))
-    with pytest.raises(ValueError, match="the only person of the gallery, 'ada', is among"):
-        lone.calibrate(torch.randn(30, 8), ["ada"] * 30, far=0.1)
+    with pytest.raises(ValueError, match=r"40 of 40 people .* enrolled \(p0, p1, p2, ...\)"):
+        gallery.calibrate(rows, labels, far=0.05)
+    samples = torch.cat([rows, torch.randn(60, 64)])
+    with pytest.warns(UserWarning, match="40 of 100 people .* are left out"):
+        found = gallery.calibrate(samples, labels + list(range(60)), far=0.05)
+    assert found == gallery.calibrate(samples[120:], range(60), far=0.05)
+    assert found.gallery_size == 40 and found.people == found.negatives == 60
+
+
+def test_what_is_enrolled_already_is_left_out(tmp_path):
+    gallery, rows = enrolled(people=5, each=2)
+    names = gallery.names
+    assert gallery.enroll_many(names, rows) == 0 and len(gallery) == 10
+    assert gallery.enroll_many(["p0", "p9", "p9"], rows[:1].expand(3, -1)) == 1  # of p9, once
+    assert len(gallery) == 11 and gallery.people[-1] == "p9"
+    modes = {path.stat().st_mode for path in gallery.save(tmp_path).glob("[!.]*")}
+    assert len(modes) == 1  # as the umask says, all files
 
 
 def test_a_gallery_that_outgrows_its_threshold_warns(tmp_path):

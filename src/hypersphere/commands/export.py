@@ -65,10 +65,12 @@ def main(argv: Sequence[str]) -> int:
             f"{made.pair.far:g}, goes with it; choose another by --far",
         )
     if made.pair is None and made.search is None:
+        how = f"evaluate threshold {options.run} --weights {options.weights}"
+        if options.gallery:
+            how = f"gallery calibrate {options.gallery} --run {options.run} --far 0.01"
         complain(
             "export",
-            "no threshold goes with it, so it decides nothing: `hypersphere evaluate threshold "
-            f"{options.run} --weights {options.weights}` fits one from people who were not "
-            "trained on",
+            f"no threshold goes with it, so it accepts nobody: `hypersphere {how}` fits one from "
+            "people who were not trained on; then export again",
         )
     return 0
