@@ -143,7 +143,9 @@ def test_fewer_known_people_are_found_in_a_larger_gallery():
     )
     small, _, large = found.points
     assert small.threshold < large.threshold and small.found > large.found
-    whole = open_set_identification(probes, people, ids, torch.arange(60), fars=(0.02,))
+    whole = open_set_identification(
+        probes, people, ids, torch.arange(60), fars=(0.018,)
+    )  # 9 of 500
     assert large.found == pytest.approx(whole.dir_at_far[0].dir)
     assert large.threshold == pytest.approx(whole.dir_at_far[0].threshold)
     assert large.rank_1 == pytest.approx(whole.rank_accuracy)

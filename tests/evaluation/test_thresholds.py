@@ -388,5 +388,8 @@ def test_the_command_names_no_unknown_people(tmp_path, capsys):
     assert few <= 10 and 50 < more < 150
     code, _, err = gallery("identify", "--features", files["known"], "--far", 1e-5)
     assert code == 1 and "needs at least 99,999" in err
+    with pytest.raises(SystemExit):
+        gallery("identify", "--features", files["known"], "--far", "1%")
+    assert "'1%' is no number: give a share, 0.01" in capsys.readouterr().err
     both = gallery("identify", "--features", files["known"], "--far", 0.1, "--threshold", 0.5)
     assert both[0] == 1 and "give one" in both[2]

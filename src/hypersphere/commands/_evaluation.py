@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from ._rates import rate
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -117,7 +119,7 @@ def _verification_options(p: argparse.ArgumentParser) -> None:
 def _threshold_options(p: argparse.ArgumentParser) -> None:
     p.add_argument(
         "--far",
-        type=float,
+        type=rate,
         nargs="+",
         default=[1e-1, 1e-2, 1e-3, 1e-4],
         help="false-accept rates (default: 0.1 0.01 0.001 0.0001)",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._terminal import complain
 from ._faces import listed
+from ._rates import rate
 
 if TYPE_CHECKING:
     from ..evaluation import Gallery, Threshold
@@ -65,7 +66,7 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     identify.add_argument("--top", type=int, default=5, help="so many people (default: 5)")
     identify.add_argument(
         "--far",
-        type=float,
+        type=rate,
         help="take the threshold at this false-accept rate of a whole search "
         "(default: the rate that the gallery was calibrated for)",
     )
@@ -80,7 +81,7 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     calibrate = added["calibrate"]
     calibrate.add_argument(
         "--far",
-        type=float,
+        type=rate,
         default=0.01,
         help="share of searches by unknown people that may end with a name (default: 0.01)",
     )

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .._terminal import complain, printable
+from ._rates import rate
 from .gallery import spoken
 
 
@@ -26,7 +27,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--gallery", metavar="GALLERY", help="also the people of this gallery")
     parser.add_argument(
         "--far",
-        type=float,
+        type=rate,
         help="false-accept rate of the threshold (default: the gallery's; of a pair 0.001, or the "
         "nearest that the run has)",
     )
