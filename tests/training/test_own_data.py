@@ -137,6 +137,18 @@ def test_only_the_calibration_people_give_the_kept_thresholds(open_set, capsys):
     assert "(default: calibration)" in " ".join(capsys.readouterr().out.split())
 
 
+@pytest.mark.parametrize(("name", "has"), [("folder", True), ("webdataset", False)])
+def test_the_advice_names_options_that_the_data_have(name, has):
+    from types import SimpleNamespace
+
+    split = SimpleNamespace(pairs=None, reserved=None)
+    run = SimpleNamespace(config=SimpleNamespace(data=SimpleNamespace(name=name)))
+    run.loaders = SimpleNamespace(split=split)
+    with pytest.raises(ValueError, match="no part 'reserved': .*--images DIR") as told:
+        TrainedRun.dataset_samples(run, name, None, "reserved")
+    assert ("data.options.protocol open_set" in str(told.value)) is has
+
+
 def test_open_set_identification_of_people_with_few_pictures(open_set, capsys):
     root, run = open_set
     one = people(root.parent / "one", [f"a{i}" for i in range(6)], 1)
