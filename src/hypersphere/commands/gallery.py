@@ -8,7 +8,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .._terminal import complain, printable
 from ._gallery import (
@@ -22,6 +22,9 @@ from ._gallery import (
     threshold_at,
     unknown_people,
 )
+
+if TYPE_CHECKING:
+    from ..evaluation import Threshold
 
 __all__ = ["main", "parsers"]
 
@@ -70,11 +73,13 @@ def enroll(options: argparse.Namespace) -> int:
     with locked(options.gallery):
         gallery = open_gallery(options, create=True)
         check_alignment(gallery, found, options)
-        gallery.enroll_many(found.names, found.samples)
+        added = gallery.enroll_many(found.names, found.samples)
         gallery.save(options.gallery)
     what = "features" if options.features else "pictures"
+    there = len(found.names) - added
     print(
-        f"enrolled {len(found.names)} {what} of {len(set(found.names))} people: "
+        f"enrolled {added} {what} of {len(set(found.names))} people"
+        f"{f' ({there} more were there already)' if there else ''}: "
         f"{printable(options.gallery)} now holds {len(gallery)} features of "
         f"{len(gallery.people)} people"
     )
@@ -88,7 +93,7 @@ def calibrate(options: argparse.Namespace) -> int:
     found = unknown_people(options)
     with locked(options.gallery):
         gallery = open_gallery(options)
-        check_strangers(gallery, found, options)
+        check_strangers(found, options)
         check_alignment(gallery, found, options)
         threshold = gallery.calibrate(found.samples, found.names, options.far)
         gallery.save(options.gallery)
@@ -106,18 +111,18 @@ def identify(options: argparse.Namespace) -> int:
     gallery = open_gallery(options)
     found = read_samples(options)
     check_alignment(gallery, found, options)
-    threshold = options.threshold
+    rule: float | Threshold | None = check_threshold(options.threshold)
     if options.far is not None:
-        if threshold is not None:
+        if rule is not None:
             raise ValueError("--far and --threshold both say when to give a name: give one")
-        threshold = threshold_at(options, gallery).value
-    least = check_threshold(threshold)
-    if least is None:
-        least = gallery.decision.least(len(gallery.people), len(gallery))
-    decided = least is not None
+        rule = threshold_at(options, gallery)
+    if rule is None:
+        gallery.decision.least(len(gallery.people), len(gallery))  # warns
+        rule = gallery.threshold
+    decided, least = rule is not None, -2.0 if rule is None else float(rule)
     # Everybody first: how near the nearest is belongs to "unknown", too.
     nearest = gallery.identify_many(found.samples, options.top, threshold=-2.0)
-    answers = [[m for m in row if least is None or m.score >= float(least)] for row in nearest]
+    answers = [[m for m in row if m.score >= least] for row in nearest]
     told = list(zip(found.sources, nearest, answers, strict=True))
     if options.json:
         record: list[dict[str, Any]] = [
@@ -126,6 +131,7 @@ def identify(options: argparse.Namespace) -> int:
                 "matches": [vars(m) for m in matches],
                 "decided": decided,
                 "best_score": best.score,
+                **rule_record(rule),
             }
             for source, (best, *_), matches in told
         ]
@@ -135,8 +141,10 @@ def identify(options: argparse.Namespace) -> int:
             shown = "  ".join(f"{printable(m.name)} {m.score:.4f}" for m in matches)
             near = "" if decided else "nearest: "
             print(f"{printable(source)}: {near}{shown or f'unknown {best.score:.4f}'}")
+        if rule is not None:
+            print(rule_text(rule))
         tell_failures("identify", found)
-    return 0 if decided and any(answers) else NOT_THE_SAME
+    return exit_code(decided and all(answers), found)
 
 
 def verify(options: argparse.Namespace) -> int:
@@ -155,7 +163,31 @@ def verify(options: argparse.Namespace) -> int:
             answer = "yes" if same else "no"
             print(f"{printable(source)}: {answer}, {printable(options.name)} {score:.4f}")
         tell_failures("verify", found)
-    return 0 if all(same for same, _ in answers) and not found.failures else NOT_THE_SAME
+    return exit_code(all(same for same, _ in answers), found)
+
+
+def exit_code(everybody: bool, found: Gathered) -> int:
+    """0 if every picture is somebody, 3 if one is nobody, 1 if one could not be read."""
+    return 1 if found.failures else 0 if everybody else NOT_THE_SAME
+
+
+def rule_record(rule: float | Threshold | None) -> dict[str, Any]:
+    """What was decided by, in types that JSON knows."""
+    record: dict[str, Any] = {"threshold": None if rule is None else float(rule)}
+    kept = {} if rule is None or isinstance(rule, float) else rule.to_dict()
+    names = {"far": "far", "low": "low", "high": "high", "impostors": "negatives"}
+    return record | {name: kept.get(key) for name, key in names.items()}
+
+
+def rule_text(rule: float | Threshold) -> str:
+    """What was decided by, in a line."""
+    if isinstance(rule, float):
+        return f"accepted from {rule:.4f} on, chosen by hand"
+    among = f" of a search among {rule.gallery_size:,} people" if rule.gallery_size > 1 else ""
+    return (
+        f"accepted from {rule.value:.4f} on (95 %: {rule.interval()}): false-accept rate "
+        f"{100 * rule.far:g} %{among}, fitted on {rule.negatives:,} impostors"
+    )
 
 
 def errors(found: Gathered) -> list[dict[str, Any]]:

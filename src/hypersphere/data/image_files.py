@@ -130,6 +130,12 @@ def read_readable(
     return _decode(paths, size, mode, unreadable)
 
 
+def _none_readable(paths: Sequence[str], unreadable: UnreadablePictures | None) -> DamagedData:
+    why = unreadable.reasons.get(paths[0], "") if unreadable else ""
+    such = f"none of {len(paths)} pictures can be read, such as {paths[0]}"
+    return DamagedData(f"{such} ({why})" if why else such)
+
+
 def _decode(
     paths: Sequence[str], size: Size, mode: str | None, unreadable: UnreadablePictures | None
 ) -> tuple[Tensor, list[int]]:
@@ -148,7 +154,7 @@ def _decode(
     found = ((i, read(path)) for i, path in enumerate(paths))
     start, first = next(((i, p) for i, p in found if p is not None), (0, None))
     if first is None:
-        raise DamagedData(f"none of {len(paths)} pictures can be read, such as {paths[0]}")
+        raise _none_readable(paths, unreadable)
     if mode is None:
         mode = "L" if len(first) == 1 else "RGB"
     shape = first.shape
@@ -308,7 +314,7 @@ def make_dataset(
         if unreadable is not None:
             kept = check_headers(paths, unreadable)
             if not kept:
-                raise DamagedData(f"none of {len(paths)} pictures can be read, such as {paths[0]}")
+                raise _none_readable(paths, unreadable)
             paths, numbers = [paths[i] for i in kept], numbers[kept]
         if mode is None:
             mode = "L" if is_gray(paths[0]) else "RGB"

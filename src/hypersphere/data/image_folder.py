@@ -186,6 +186,8 @@ def list_classes(
     left_out = set(exclude)
     pictures = {n: list_pictures(folder / n) for n in names if n not in left_out}
     pictures = {n: found for n, found in pictures.items() if found}  # without any, no class
+    for name, found in pictures.items():
+        _check_depth(folder, name, found)
     if largest is not None:
         if len(pictures) < largest:
             raise ValueError(f"{folder} has {len(pictures)} classes; largest={largest} are wanted")
@@ -201,6 +203,18 @@ def list_classes(
             f"{' '.join(EXTENSIONS)}"
         )
     return paths, labels, classes
+
+
+def _check_depth(folder: Path, name: str, paths: Sequence[str]) -> None:
+    """Refuse folders in the folder of a class: they may be of several people, who would be one."""
+    deep = [path for path in paths if Path(path).parent != folder / name]
+    if deep:
+        raise ValueError(
+            f"{deep[0]} lies too deep: the folder of a class (or person) holds its pictures, such "
+            f"as {folder / name / 'a.jpg'}, and no folders. If the folders in {folder / name} are "
+            f"people, give {Path(deep[0]).parent.parent} in place of {folder}; if they are all "
+            f"{name!r}, move the pictures up into {folder / name}"
+        )
 
 
 def _other_part(

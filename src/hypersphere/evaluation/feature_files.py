@@ -30,7 +30,10 @@ def save_tensors(path: str | Path, tensors: dict[str, Tensor], **metadata: str) 
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
+        partial.touch()
+        mode = partial.stat().st_mode  # as the umask says; safetensors writes for the owner only
         save_file({k: v.contiguous() for k, v in tensors.items()}, partial, metadata or None)
+        partial.chmod(mode)
         with open(partial, "rb") as handle:
             os.fsync(handle.fileno())
         os.replace(partial, path)

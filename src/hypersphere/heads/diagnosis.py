@@ -218,7 +218,8 @@ def _advice(
             "learning rate, warm up, and check its initialization and normalization"
         )
     excess = found.loss - found.plain_loss
-    hard = not (fresh or opposite) and excess > max(1.0, 0.5 * found.log_classes)
+    # Classes that are told apart are learned under the margin, however high its loss still is.
+    hard = not (fresh or opposite or told_apart) and excess > max(1.0, 0.5 * found.log_classes)
     learned = found.accuracy > 2 * chance and not at_log_c
     if hard and not learned:
         advice.append(_softer(head, found, "the margin is on before anything is learned"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from torch import Tensor
@@ -47,12 +48,11 @@ class WatchHead:
         fresh = run.step < FRESH
         start = self.at_start if fresh else None
         found = diagnose(run.model.head, features, labels, fresh=fresh, start=start)
-        # An advice is known by its first words; the numbers in it change.
-        new = [text for text in found.advice if text[:30] not in self.said]
+        new = [text for text in found.advice if _kind(text) not in self.said]
         if new and not self.said:
             content = {"step": run.step, "found": str(found), "advice": found.advice}
             run.folder.json("diagnosis.json", content)
-        self.said |= {text[:30] for text in new}
+        self.said |= set(map(_kind, new))
         run.notes += [f"diagnosis at step {run.step}: {text}" for text in new]
         return {}
 
@@ -67,3 +67,8 @@ class WatchHead:
         labels = batch[1]
         fits = isinstance(labels, Tensor) and labels.ndim == 1 and not labels.is_floating_point()
         return fits and len(labels) == len(outputs) and not getattr(head, "detached", False)
+
+
+def _kind(text: str) -> str:
+    """An advice is known by its first words; the numbers in it change."""
+    return re.sub(r"-?[0-9][0-9.e+-]*", "#", text)[:30]

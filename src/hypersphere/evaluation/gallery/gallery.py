@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,21 +16,8 @@ from ..recognition.thresholds import Threshold
 from .decision import Decision, check_threshold
 from .gallery_error import GalleryError
 from .rows import PersonRows, one_sample, samples_of_one, unit_features
-from .scores import impostor_scores, parts, person_scores
+from .scores import Match, impostor_scores, not_enrolled, parts, person_scores
 from .store import FLIPS, gallery_state, locked, read_gallery, write_gallery
-
-
-@dataclass(frozen=True)
-class Match:
-    """A person of the gallery who resembles a sample.
-
-    Args:
-        name: the person.
-        score: cosine with the nearest of the person's features, in [-1, 1].
-    """
-
-    name: str
-    score: float
 
 
 class Gallery:
@@ -129,13 +115,18 @@ class Gallery:
         samples = samples_of_one(sample)
         self.enroll_many([name] * len(samples), samples)
 
-    def enroll_many(self, names: Sequence[str], samples: Any) -> None:
+    def enroll_many(self, names: Sequence[str], samples: Any) -> int:
         """Add several pictures or features; all of them or, after an error, none.
+
+        What is enrolled already, of the same person to 1e-6, is left out.
 
         Args:
             names: whose each sample is.
             samples: features (n, d), or pictures as `extract` takes them: (n, C, H, W), a list of
                 files, a data set, a DataLoader.
+
+        Returns:
+            How many were added.
         """
         empty = [i for i, name in enumerate(names) if not str(name).strip()]
         if empty:
@@ -143,10 +134,12 @@ class Gallery:
         rows = self._features(samples)
         if len(names) != len(rows):
             raise ValueError(f"{len(names)} names for {len(rows)} samples")
-        whose = [str(name) for name in names]
+        new = self._rows.new(list(map(str, names)), rows)
+        whose, rows = [str(names[i]) for i in new], rows[new]
         self._add(whose, rows)
         if self._origin is not None:
             self._changes.append(("enroll", whose, rows))
+        return len(new)
 
     def _add(self, names: Sequence[str], rows: Tensor) -> None:
         self._index = None
@@ -250,8 +243,8 @@ class Gallery:
     ) -> Threshold:
         """Fit the threshold to a false-accept rate of search among the people enrolled now.
 
-        Every sample is searched among all people but itself, so samples of enrolled people may be
-        among them; those of people who are not enrolled, and were not trained on, tell most.
+        Samples of people who are enrolled are no impostors: they are left out with a warning.
+        Those of people who were not trained on tell most.
         A second threshold, at the same rate for a single comparison, is kept for `verify`.
 
         Args:
@@ -263,7 +256,7 @@ class Gallery:
             The threshold with its interval; the gallery keeps and saves it.
 
         Raises:
-            ValueError: if there are fewer than 1 / far samples, or fewer than three people.
+            ValueError: if there are fewer than 1 / far - 1 samples, or fewer than three people.
         """
         if len(self) == 0:
             raise GalleryError("the gallery is empty: enroll somebody first")
@@ -272,8 +265,10 @@ class Gallery:
         if len(names) != len(queries):
             raise ValueError(f"labels: {len(names)} for {len(queries)} samples")
         rows = self._rows
-        scores = impostor_scores(queries, names, rows.features, rows.owner, rows.number)
-        self.decision = Decision.fit(scores, names, len(rows.number), len(rows), far)
+        kept = not_enrolled(names, rows.number)
+        scores = impostor_scores(queries[kept], rows.features, rows.owner, len(rows.number))
+        whose = [names[i] for i in kept]
+        self.decision = Decision.fit(scores, whose, len(rows.number), len(rows), far)
         assert isinstance(self.decision.search, Threshold)
         return self.decision.search
 

@@ -16,6 +16,8 @@ from ..extraction import extract
 from ..inputs import check_features, collect_rows, first_of
 from .gallery_error import GalleryError
 
+SAME = 1e-6  # coordinates of a picture that is enrolled twice differ by less
+
 
 def unit_features(
     samples: Any,
@@ -152,6 +154,38 @@ class PersonRows:
             self._rows = bigger
         self._rows[used:total] = rows
         self._owner += [self.number.setdefault(n, len(self.number)) for n in names]
+
+    def new(self, names: Sequence[str], rows: Tensor) -> list[int]:
+        """Which rows are not there yet: of the same person, equal to `SAME`.
+
+        Args:
+            names: whose each of them is.
+            rows: (m, d).
+
+        Returns:
+            Their places.
+        """
+        mine: dict[str, list[int]] = {}
+        for place, name in enumerate(names):
+            mine.setdefault(name, []).append(place)
+        there: dict[int, list[int]] = {self.number[n]: [] for n in mine if n in self.number}
+        for place, number in enumerate(self._owner):
+            if number in there:
+                there[number].append(place)
+        kept = []
+        for name, places in mine.items():
+            known = self.features[there.get(self.number.get(name, -1), [])].reshape(
+                -1, rows.shape[1]
+            )
+            if len(known) == 0 and len(places) == 1:
+                kept += places
+                continue
+            for place in places:
+                row = rows[place : place + 1]
+                if not bool(((known - row).abs().amax(1) <= SAME).any()):
+                    known = torch.cat([known, row])
+                    kept.append(place)
+        return sorted(kept)
 
     def without(self, name: str) -> PersonRows:
         """The rows of everybody else.

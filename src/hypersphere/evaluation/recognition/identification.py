@@ -145,7 +145,7 @@ def identification(
 
 
 def divide(
-    features: Tensor, labels: Any, unknown: float = 0.0
+    features: Tensor, labels: Any, unknown: float = 0.0, seed: int = 0
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Divide labeled features into a gallery and probes.
 
@@ -154,22 +154,27 @@ def divide(
     Args:
         features: (n, d).
         labels: (n,) numbers, or names, which are numbered in alphabetical order.
-        unknown: this share of the classes, the last ones, stays out of the gallery: all their
-            samples are probes of unknown people.
+        unknown: at least this share of the classes stays out of the gallery: all their samples are
+            probes of unknown people. Classes of one sample, which could never be found, are among
+            them, and as many of the others as the share asks for.
+        seed: seed of the choice of the others.
 
     Returns:
         probes (P, d), gallery (G, d), probe_ids (P,), gallery_ids (G,).
 
-    >>> x, y = torch.randn(6, 2), torch.tensor([0, 0, 1, 1, 2, 2])
+    Raises:
+        ValueError: if too few classes have a second sample, or there are too few classes.
+
+    >>> x, y = torch.randn(6, 2), torch.tensor([0, 0, 1, 2, 2, 2])
     >>> probes, gallery, probe_ids, gallery_ids = divide(x, y, unknown=0.34)
     >>> gallery_ids.tolist(), probe_ids.tolist()
-    ([0, 1], [0, 1, 2, 2])
+    ([0, 2], [0, 1, 2, 2])
     """
     if not 0 <= unknown < 1:
         raise ValueError(f"unknown: expected a share of the classes in [0, 1); got {unknown}")
     labels = check_row_labels("labels", number_names(labels)[0], len(features))
-    classes = labels.unique()
-    known = classes[: len(classes) - round(unknown * len(classes))]
+    classes, counts = labels.unique(return_counts=True)
+    known = _draw_known(classes, counts, unknown, seed) if unknown else classes
     order = labels.argsort(stable=True)
     ordered = labels[order]
     first = torch.ones_like(ordered, dtype=torch.bool)
@@ -182,6 +187,20 @@ def divide(
     if not bool(rest.any()):
         raise ValueError("every class has one sample: no probe is left")
     return features[rest], features[gallery], labels[rest], labels[gallery]
+
+
+def _draw_known(classes: Tensor, counts: Tensor, unknown: float, seed: int) -> Tensor:
+    """The classes of the gallery: some of those that have a sample left to ask with."""
+    several = classes[counts > 1]
+    if len(several) == 0 or len(classes) < 2:
+        raise ValueError(
+            f"{len(several)} of {len(classes)} classes have two samples or more: an open-set test "
+            "needs one of them for the gallery, whose second sample is the probe, and another "
+            "class that stays unknown; add samples, or take another part of the data"
+        )
+    wanted = len(classes) - max(1, round(unknown * len(classes)))
+    order = torch.randperm(len(several), generator=torch.Generator().manual_seed(seed))
+    return several[order[: max(1, wanted)]].sort().values
 
 
 def _plain(label: Any) -> Any:

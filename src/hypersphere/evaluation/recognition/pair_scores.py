@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...functional.angles import cosine
-from ..inputs import check_features
+from ..inputs import check_features, collect_rows
 from .protocols import merge_flips
 
 BLOCK = 4096  # pairs worked off at once
@@ -19,7 +20,7 @@ class PairScorer:
     """Cosines of pairs, block by block."""
 
     def __init__(self, a: Tensor, b: Tensor, index: Tensor | None, flips: str) -> None:
-        self.a, self.b = torch.as_tensor(a).detach(), torch.as_tensor(b).detach()
+        self.a, self.b = _rows("features_a", a), _rows("features_b", b)
         self.flips = flips
         for name, features in (("features_a", self.a), ("features_b", self.b)):
             merge_flips(features[:1], flips)  # the shape is right, or it says so
@@ -105,3 +106,14 @@ class Moments:
             raise ValueError(f"pca: expected 1 to {len(mean)} (the dimension); got {pca}")
         covariance = (self.second.sum(0) - self.second[f]) / n - torch.outer(mean, mean)
         return mean, torch.linalg.eigh(covariance).eigenvectors[:, -pca:]
+
+
+def _rows(name: str, features: Any) -> Tensor:
+    """Features in one tensor, whatever holds them; pictures are refused."""
+    found = collect_rows(features)
+    if found is None or (found.ndim > 3 and not isinstance(features, Tensor)):
+        raise TypeError(
+            f"{name}: expected features; got pictures, which a model has to turn into features "
+            f"first: evaluation.extract(model, {name})"
+        )
+    return found

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from ...functional.angles import normalize
-from ..inputs import check_features, check_row_labels
+from ..inputs import check_features, check_row_labels, number_names
 
 
 def templates(
     features: Tensor,
-    index: Tensor,
+    index: Any,
     normalize_frames: bool = False,
     weights: str | Tensor | None = None,
 ) -> Tensor:
@@ -22,7 +23,8 @@ def templates(
 
     Args:
         features: (n, d), one per frame.
-        index: (n,) the video of each frame, 0 ... T-1, each with at least one frame.
+        index: (n,) the video of each frame, 0 ... T-1, each with a frame or more; or names, which
+            are numbered in alphabetical order.
         normalize_frames: count each frame by its direction alone.
         weights: "norm" counts each direction by the length of its feature, which heads with a
             magnitude make a measure of quality: sum |f| (f/|f|) / sum |f|; or (n,), a weight of
@@ -38,7 +40,7 @@ def templates(
     tensor([[0.7500, 0.2500]])
     """
     features = check_features("features", features)
-    index = check_row_labels("index", index, len(features))
+    index = check_row_labels("index", number_names(index)[0], len(features))
     counts = torch.bincount(index)
     empty = (counts == 0).nonzero().flatten().tolist()
     if empty:

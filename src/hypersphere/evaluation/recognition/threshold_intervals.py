@@ -33,6 +33,24 @@ def just_above(scores: Tensor) -> Tensor:
     return torch.nextafter(scores, scores.new_full((), math.inf))
 
 
+def allowed_weight(rate: float, total: float) -> float:
+    """How much of the impostors may pass, so that of others at most `rate` is to be expected to.
+
+    See Note [Rate to expect] in thresholds.py.
+
+    Args:
+        rate: the false-accept rate.
+        total: number of impostors.
+
+    Returns:
+        (total + 1) rate - 1, at least 0.
+
+    >>> round(allowed_weight(0.01, 99), 9), round(allowed_weight(0.01, 1099), 9)
+    (0.0, 10.0)
+    """
+    return max(0.0, (total + 1) * rate - 1)
+
+
 def quantile(values: Tensor, weights: Tensor, allowed: float) -> Tensor:
     """The highest score that must be rejected so that the weight above it is at most `allowed`.
 
@@ -132,7 +150,7 @@ def resampled(
             found[i] = values[0]
             continue
         above = (weights * _together(times, owners)).cumsum(0)
-        place = int(torch.searchsorted(above, rate * mass + 1e-9, right=True))
+        place = int(torch.searchsorted(above, allowed_weight(rate, mass) + 1e-9, right=True))
         found[i], passed[i] = values[min(place, tail - 1)], above[level] / mass
     share = float(total[level]) / rows
     passed = passed[passed.isfinite()]

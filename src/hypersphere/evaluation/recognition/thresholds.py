@@ -10,6 +10,14 @@ searches in a gallery of G people, as a matrix (P, G):
 - N > G: N/G galleries of G people, taken as independent, FPIR_N = 1 - (1 - FPIR_G)^(N/G). Scores of
   one search rise and fall together, so this errs on the safe side. Single impostor scores (P,) are
   the case G = 1.
+
+Note [Rate to expect]: of n impostors, those that pass are fewer than the rate says. The next one
+reaches a threshold just above the j-th largest with probability j / (n + 1), so the threshold lies
+just above the one with j = floor((n + 1) f): k = j - 1 of the impostors pass, and the rate to
+expect of other people is at most f, where scores are exchangeable. This is the rule of split
+conformal prediction (Vovk et al. 2005); with weights, of conformal risk control (Angelopoulos et
+al. 2022). It needs n >= 1/f - 1. Several scores of a person are not exchangeable with those of
+somebody else: the interval, not the rate, tells what they are worth.
 """
 
 from __future__ import annotations
@@ -23,7 +31,7 @@ import torch
 from torch import Tensor
 
 from ..results import Result, round_up
-from .threshold_intervals import exact_ends, just_above, quantile, resampled
+from .threshold_intervals import allowed_weight, exact_ends, just_above, quantile, resampled
 
 LEAST_GROUPS = 3  # a bootstrap over fewer people says nothing about other people
 
@@ -33,7 +41,8 @@ class Threshold(Result):
     """A threshold and what it rests on; a score is accepted if it is at least `value`.
 
     Args:
-        value: the threshold; at most `far` of the impostors behind it reach it.
+        value: the threshold; at most `far` of the impostors behind it reach it, and of others at
+            most `far` are to be expected to (Note [Rate to expect]).
         far: the false-accept rate: of a pair, or of a whole search among `gallery_size` people.
         low: lower end of the 95 % interval of `value`; minus infinity where the impostors are too
             few to say.
@@ -42,6 +51,7 @@ class Threshold(Result):
         negatives: number of impostor scores, or of searches by unknown people.
         gallery_size: the number of people that are searched; 1 is verification.
         people: how many different people the impostors are, where that is known.
+        part: the part of a run's data that they are of, where a run folder keeps the threshold.
     """
 
     value: float
@@ -51,6 +61,7 @@ class Threshold(Result):
     negatives: int
     gallery_size: int = 1
     people: int | None = None
+    part: str | None = None
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.value):
@@ -124,7 +135,10 @@ class Threshold(Result):
         people = record.get("people")
         if people is not None and type(people) is not int:
             raise ValueError(f"a threshold: people is no number ({people!r})")
-        return cls(**numbers, **counts, people=people)  # type: ignore[arg-type]
+        part = record.get("part")
+        if part is not None and not isinstance(part, str):
+            raise ValueError(f"a threshold: part is no name ({part!r})")
+        return cls(**numbers, **counts, people=people, part=part)  # type: ignore[arg-type]
 
 
 def fit_threshold(
@@ -136,7 +150,9 @@ def fit_threshold(
     groups: Any = None,
     seed: int = 0,
 ) -> Threshold:
-    """The least threshold that at most `far` of the impostors reach.
+    """The least threshold that other impostors are expected to reach at a rate of at most `far`.
+
+    Of those at hand fewer pass: floor((P + 1) far) - 1 of P (Note [Rate to expect]).
 
     Args:
         impostor_scores: (P,) scores of pairs of different people; or (P, G), each row the scores of
@@ -155,16 +171,16 @@ def fit_threshold(
         impostors behind it.
 
     Raises:
-        ValueError: where the impostors are too few: one false accept has to be a share of at most
-            the rate asked for. A search among N by single scores needs about N / far of them.
+        ValueError: where the impostors are fewer than 1 / far - 1: one more could not be promised
+            to pass at most so often. A search among N by single scores needs about N / far of them.
 
     >>> scores = torch.linspace(-1, 1, 1001)
     >>> found = fit_threshold(scores, far=0.01)
     >>> round(found.value, 3), int((scores >= found.value).sum())
-    (0.98, 10)
+    (0.982, 9)
     >>> fit_threshold(scores[:50], far=0.01)
     Traceback (most recent call last):
-    ValueError: a false-accept rate of 0.01 needs at least 100 impostor scores; got 50...
+    ValueError: a false-accept rate of 0.01 needs at least 99 impostor scores; got 50...
     """
     check_rate(far)
     for name, size in (("gallery_size", gallery_size), ("searched", searched)):
@@ -178,7 +194,7 @@ def fit_threshold(
     people, members = _numbered(groups, rows)
     # The rate that the scores at hand have to keep, so that the search among N keeps `far`.
     rate = far if gallery_size <= width else -math.expm1(width / gallery_size * math.log1p(-far))
-    needed = math.ceil(1 / rate - 1e-9)
+    needed = math.ceil(1 / rate - 1 - 1e-9)
     if rows < needed:
         _refuse(far, rows, needed, int(gallery_size), width)
     whole = columns == 1 or gallery_size >= columns  # each search counts by its best score
@@ -190,7 +206,7 @@ def fit_threshold(
         owner = members.repeat_interleave(columns, 0)
     order = values.argsort(descending=True, stable=True)
     values, weights, owner = values[order], weights[order], owner[order]
-    found = float(just_above(quantile(values, weights, rate * rows)))
+    found = float(just_above(quantile(values, weights, allowed_weight(rate, rows))))
     if groups is None and whole:
         low, high = exact_ends(values, weights, rate, rows, 1.0)
     else:
@@ -199,7 +215,7 @@ def fit_threshold(
         effect = max(effect, 1.0 if whole else 1 / columns)
         low, high = exact_ends(values, weights, rate, rows, effect)
         ends = samples.double().quantile(torch.tensor([0.025, 0.975]).double()).tolist()
-        low, high = min(low, ends[0]), max(high, ends[1])
+        low, high = min(low, ends[0], found), max(high, ends[1], found)
     known = people if groups is not None else None
     return Threshold(found, far, low, high, rows, int(gallery_size), known)
 

@@ -14,15 +14,16 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def reliability_diagram(results: Mapping[str, Any]) -> Figure:
+def reliability_diagram(results: Mapping[str, Any] | Any) -> Figure:
     """Share of pairs of one person against the probability that was given.
 
     Args:
-        results: name -> result of `evaluation.reliability`.
+        results: a result of `evaluation.reliability`, or several: name -> result.
 
     Returns:
         The matplotlib figure; the diagonal is a perfect calibration.
     """
+    results = results if isinstance(results, Mapping) else {"probabilities": results}
     with styled():
         figure, axes = canvas()
         axes.plot([0, 1], [0, 1], color="0.6", linewidth=0.8, linestyle="--")

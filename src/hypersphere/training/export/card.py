@@ -148,7 +148,10 @@ def _decision(pair: Threshold | None, search: Threshold | float | None) -> Seque
             )
         elif found is not None:
             lines.append(f"- {what}: accepted from {found:g} on, chosen by hand")
-    return lines or ["- no threshold: `hypersphere evaluate threshold RUN` fits one"]
+    how = (
+        "`hypersphere evaluate threshold RUN`, of a gallery `hypersphere gallery calibrate GALLERY`"
+    )
+    return lines or [f"- no threshold, so nobody is accepted: {how}, fits one"]
 
 
 def _read(path: Path) -> dict[str, Any]:

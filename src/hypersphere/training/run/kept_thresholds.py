@@ -7,6 +7,7 @@ of the same gallery size and rate: a try at another rate changes nothing that wa
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,11 @@ def threshold_file(folder: Path, weights: str) -> Path:
 
 
 def keep_thresholds(
-    folder: Path, found: ThresholdsResult, weights: str, step: int | None
+    folder: Path,
+    found: ThresholdsResult,
+    weights: str,
+    step: int | None,
+    part: str = "calibration",
 ) -> tuple[Path, ThresholdsResult]:
     """Add thresholds to those that the run folder has of the same weights.
 
@@ -40,6 +45,7 @@ def keep_thresholds(
         found: the new thresholds.
         weights: "last" or "best", that they were fitted with.
         step: the training step of these weights, if known.
+        part: the part of the data that they were fitted on, for the record.
 
     Returns:
         The file, and all that it holds now.
@@ -53,7 +59,8 @@ def keep_thresholds(
     except (FileNotFoundError, ValueError):  # none yet, or damaged: it is written anew
         old = []
     new = {(entry.gallery_size, entry.far) for entry in found.thresholds}
-    entries = [e for e in old if (e.gallery_size, e.far) not in new] + found.thresholds
+    added = [replace(entry, part=part) for entry in found.thresholds]
+    entries = [e for e in old if (e.gallery_size, e.far) not in new] + added
     entries.sort(key=lambda entry: (entry.gallery_size, -entry.far))
     together = ThresholdsResult(entries, found.refused, found.flips)
     return together.to_json(path, weights=weights, step=step), together

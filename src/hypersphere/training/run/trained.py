@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from ... import data, registry
 from ...data.image_files import read_readable
 from ...data.image_folder import list_classes
+from ...data.readers import reader_options
 from ...data.unreadable import UnreadablePictures
 from ...evaluation.extraction import Progress, extract
 from ..build import make_loaders
@@ -279,9 +280,9 @@ class TrainedRun:
         if found is None:
             hint = ""
             if part in ("calibration", "reserved"):
-                hint = (
-                    ": train with data.options.protocol open_set, or give pictures of other people"
-                )
+                hint = ": give pictures of other people, a folder each, with --images DIR"
+                if "protocol" in reader_options(name):
+                    hint += ", or train with data.options.protocol open_set"
             raise ValueError(f"{name} has no part {part!r}{hint}")
         self.check(found, name)
         return Samples(found, found.labels, [str(c) for c in found.classes])
