@@ -11,7 +11,6 @@ from small_run import run, small_config
 
 from hypersphere import data
 from hypersphere.training import Config, load_net
-from hypersphere.training.build import hold_out
 from hypersphere.training.config import (
     DataConfig,
     FewShotConfig,
@@ -19,6 +18,7 @@ from hypersphere.training.config import (
     OptimizerConfig,
     TrainConfig,
 )
+from hypersphere.training.held_out import hold_out
 from tolerances import close
 
 

@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 from hypersphere.models.classifier import check_scores_of_head
 from hypersphere.ranges import check
 from hypersphere.training.config import Config, DataConfig, ScheduleConfig
+from hypersphere.training.held_out import hold_out, share_of
 from hypersphere.training.hooks import Anneal, Regularize
 from hypersphere.training.optimizers import check_rotation_optimizer, make_optimizer
 from hypersphere.training.own_parts import object_of
@@ -38,8 +39,8 @@ from hypersphere.training.schedules import (
 )
 from hypersphere.training.watch_head import WatchHead
 
-__all__ = ["Loaders", "hold_out", "make_head", "make_hooks", "make_loaders", "make_net"]
-__all__ += ["make_player_optimizer", "make_rate", "make_sized_model", "share_of"]
+__all__ = ["Loaders", "make_head", "make_hooks", "make_loaders", "make_net"]
+__all__ += ["make_player_optimizer", "make_rate", "make_sized_model"]
 
 
 @dataclass
@@ -65,54 +66,6 @@ class Loaders:
             augment=like.augment,
             normalize=self.normalize,
         )
-
-
-def share_of(dataset: Any, share: float) -> Any:
-    """The first `share` of each class, so that classes keep their proportions."""
-    if share >= 1:
-        return dataset
-    if not share > 0:
-        raise ValueError(f"data.share must be in (0, 1]; got {share}")
-    labels = dataset.labels
-    keep = torch.zeros(len(labels), dtype=torch.bool)
-    for label in labels.unique():
-        members = (labels == label).nonzero().flatten()
-        keep[members[: max(1, round(share * len(members)))]] = True
-    return dataset.subset(keep.nonzero().flatten())
-
-
-def hold_out(split: Any, share: float, classes: bool = False) -> Any:
-    """A split whose test part is a share of its training part; unseen classes stay unseen.
-
-    The samples are those of a fixed draw, so that every setting is judged by the same ones.
-
-    Args:
-        split: a `hypersphere.data.Split`.
-        share: the part of each class that is held out; 0 for none.
-        classes: hold out a share of the classes instead, with all their samples: for a test on
-            classes that are not trained.
-
-    Returns:
-        The split.
-    """
-    if share == 0:
-        return split
-    labels, generator = split.train.labels, torch.Generator().manual_seed(0)
-    held = torch.zeros(len(labels), dtype=torch.bool)
-    known = labels.unique()
-    if classes:
-        chosen = torch.randperm(len(known), generator=generator)[: round(share * len(known))]
-        held = torch.isin(labels, known[chosen])
-    for label in () if classes else known:
-        members = (labels == label).nonzero().flatten()
-        chosen = torch.randperm(len(members), generator=generator)[: round(share * len(members))]
-        held[members[chosen]] = True
-    if not held.any():
-        what = "class" if classes else "sample"
-        raise ValueError(f"data.holdout={share:g} holds out no {what}: take a larger share")
-    train, test = (split.train.subset(part.nonzero().flatten()) for part in (~held, held))
-    validation = None if classes else split.validation
-    return dataclasses.replace(split, train=train, test=test, validation=validation, pairs=None)
 
 
 def load_data(config: DataConfig) -> Any:
