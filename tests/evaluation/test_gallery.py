@@ -215,3 +215,14 @@ def test_ten_thousand_people_are_asked_interactively(tmp_path):
     assert (time.process_time() - start) / 20 < 0.1
     gallery.save(tmp_path)
     assert len(Gallery.load(tmp_path).people) == 10_000
+
+
+def test_two_writers_of_the_same_picture_enroll_it_once(tmp_path):
+    first = Gallery()
+    first.enroll_many(["a"], torch.eye(1, 4))
+    first.save(tmp_path / "g")
+    one, two = Gallery.load(tmp_path / "g"), Gallery.load(tmp_path / "g")
+    for writer in (one, two):  # the second finds that the first has saved
+        assert writer.enroll_many(["b"], torch.eye(4)[1:2]) == 1
+        writer.save(tmp_path / "g")
+    assert sorted(Gallery.load(tmp_path / "g").names) == ["a", "b"]

@@ -50,6 +50,7 @@ def new(*parts):
     return key not in SEEN and not SEEN.add(key)
 
 
+@pytest.mark.filterwarnings("ignore:fewer blocks than asked for")  # of layers made smaller
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "path", sorted({r.path for r in RECIPES}), ids=lambda p: f"{p.parent.name}-{p.stem}"

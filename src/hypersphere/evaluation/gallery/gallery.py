@@ -324,7 +324,8 @@ class Gallery:
             if what == "enroll" and rows is not None:
                 if self.dim not in (None, rows.shape[1]):
                     raise GalleryError(f"{folder}: meanwhile saved with dimension {self.dim}")
-                self._add(names, rows)
+                new = self._rows.new(names, rows)  # others may have enrolled the same
+                self._add([names[i] for i in new], rows[new])
             elif what == "remove" and names[0] in self:
                 self.remove(names[0])
         self._changes = changes
