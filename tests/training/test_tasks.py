@@ -19,6 +19,7 @@ from hypersphere.training.config import (
     TrainConfig,
 )
 from hypersphere.training.held_out import hold_out
+from hypersphere.training.run.trained import TrainedRun
 from tolerances import close
 
 
@@ -228,6 +229,9 @@ def test_few_shot_holds_out_whole_classes(tmp_path):
     run(config, tmp_path)
     found = json.loads((tmp_path / "summary.json").read_text())
     assert 0 <= found["few_shot"]["baseline"]["accuracy"] <= 1
+    # Opened again, it has the same parts: a warning would be an error here.
+    again = TrainedRun.open(tmp_path).loaders.split
+    assert not set(again.test.labels.tolist()) & set(again.train.labels.tolist())
 
 
 def test_fine_tuning_starts_from_the_weights_that_fit(tmp_path):

@@ -119,7 +119,12 @@ class TrainedRun:
     def loaders(self) -> Any:
         """The run's own data, read again, with the people divided as they were."""
         try:
-            found = make_loaders(as_started(self.config.data, self.folder), self.config.seed)
+            task = registry.entry("task", self.config.task).target
+            found = make_loaders(
+                as_started(self.config.data, self.folder),
+                self.config.seed,
+                new_classes=getattr(task, "tests_new_classes", False),
+            )
             check_classes(found, self.folder)
             change = differs(found, self.folder)
         except RunError as error:  # other data, or a damaged record of them
