@@ -29,6 +29,8 @@ from pathlib import Path
 
 import torch
 
+from hypersphere.commands._memory import keep_memory
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -74,6 +76,9 @@ def measure(
     """
     if baseline not in work:
         raise ValueError(f"baseline {baseline!r} is not among {', '.join(work)}")
+    # As in the processes that train: else what is compared is how often each happens to get new
+    # pages from the system, which depends on what ran before.
+    keep_memory()
     for function in work.values():
         for _ in range(warmup):
             function()

@@ -1,4 +1,4 @@
-"""The routes of accelerators, taken on a processor: whole tensors, and Triton's interpreter."""
+"""All routes of the decoupled operators, those of accelerators taken on a processor."""
 
 import importlib.util
 import itertools
@@ -27,7 +27,7 @@ from reference import decoupled as reference
 pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")
 
 HAS_TRITON = importlib.util.find_spec("triton") is not None
-ROUTES = ["whole", "triton"] if HAS_TRITON else ["whole"]
+ROUTES = ["native", "tiled", "whole", *(["triton"] if HAS_TRITON else [])]
 TYPES = [torch.float32, torch.float16, torch.bfloat16]
 # Odd sizes: nothing is a multiple of a block.
 GEOMETRIES = [

@@ -14,6 +14,7 @@ from typing import Any
 from hypersphere._terminal import complain, hanging
 from hypersphere.commands import _config
 from hypersphere.commands._help import help_text
+from hypersphere.commands._memory import keep_memory
 from hypersphere.commands._overrides import read_overrides
 from hypersphere.commands._unused import refuse_unused_options
 from hypersphere.commands.plugins import take_plugins
@@ -117,6 +118,7 @@ def _run(arguments: list[str]) -> int:
     refuse_unused_options(config, read_overrides(arguments))
     _config.check(config)
     folder = choose_folder(config, spec, resume)
+    keep_memory()
     return train_and_tell(config, folder, resume is not None, text)
 
 

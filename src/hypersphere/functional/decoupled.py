@@ -278,6 +278,7 @@ def _decoupled(
         radius, scale = _weigh(length, op, radius, weighted, scale)
     kernel = unit_rows(rows).view_as(weight).to(x.dtype)
     wide = torch.promote_types(x.dtype, torch.float32)
+    own_norm = norm is None
     if norm is None:
         x, norm = with_norms(x, tuple(kernel.shape[2:]), op.geometry)
     mean = mean_norm(norm) if callable(mean_norm) else mean_norm
@@ -290,7 +291,7 @@ def _decoupled(
         scale,
         bias,
     )
-    return apply_operator(inputs, op)
+    return apply_operator(inputs, op, own_norm)
 
 
 def _weigh(

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from .machine import channels_last_pays
 from .routes import route
 
 __all__ = [
@@ -176,6 +177,7 @@ def _faster_in_channels_last(x: Tensor, kernel: Tensor, geometry: Geometry) -> b
         and all(step == 1 for step in geometry.stride)
         and min(kernel.shape[:2]) >= 16
         and kernel.shape[2:].numel() > 1
+        and channels_last_pays()
     )
 
 

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from .accelerated import accelerated_norms
 from .convolution import Geometry, is_traced
+from .native.norms import native_norms
 from .patch_norms import PatchNorms, plain_patch_norms
 from .routes import route
 
@@ -21,9 +22,10 @@ def with_norms(
     """
     if is_traced():
         return x, plain_patch_norms(x, size, geometry)
-    with_gradient: tuple[Tensor, Tensor]
-    if route(x) == "tiled":
-        with_gradient = PatchNorms.apply(x, size, geometry)  # type: ignore[no-untyped-call]
-    else:
-        with_gradient = accelerated_norms(x, size, geometry)
+    if route(x) != "tiled":
+        return accelerated_norms(x, size, geometry)
+    native = native_norms(x, size, geometry)
+    if native is not None:
+        return native
+    with_gradient: tuple[Tensor, Tensor] = PatchNorms.apply(x, size, geometry)  # type: ignore[no-untyped-call]
     return with_gradient

@@ -3,6 +3,8 @@
 =========  ==========================================  =============================================
 route      chosen for                                  how
 =========  ==========================================  =============================================
+native     processors with a compiler, float32 images  one pass forward, one backward, in C++ built
+           and linear maps                             at first use: native/
 tiled      processors                                  a few images at a time: tiled.py
 whole      accelerators                                the same passes over whole tensors: a launch
                                                        costs more there than memory between passes
@@ -24,21 +26,29 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
-__all__ = ["Route", "force", "route"]
+__all__ = ["Route", "allows_native", "force", "route"]
 
-Route: TypeAlias = Literal["tiled", "whole", "triton"]
+Route: TypeAlias = Literal["native", "tiled", "whole", "triton"]
 
 _forced: Route | None = None
 
 
 def route(x: Tensor) -> Route:
-    """The form for tensors that lie where x lies and have its type."""
+    """The form for tensors that lie where x lies and have its type.
+
+    "native" is never told: it is taken for what of "tiled" it can do, see `allows_native`.
+    """
     if _forced is not None:
-        return _forced
+        return "tiled" if _forced == "native" else _forced
     kind = x.device.type
     if kind in ("cpu", "meta"):
         return "tiled"
     return "triton" if kind in ("cuda", "xpu") and has_triton() and fits_triton(x) else "whole"
+
+
+def allows_native() -> bool:
+    """Whether kernels in C++ may take the place of tiles."""
+    return _forced in (None, "native")
 
 
 def fits_triton(x: Tensor) -> bool:

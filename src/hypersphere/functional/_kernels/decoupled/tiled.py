@@ -32,6 +32,7 @@ from .convolution import (
     memory_for_gradient,
 )
 from .lengths import Lengths, SharedLengths
+from .native.operator import native_operator
 from .plain import (
     Inputs,
     OperatorSettings,
@@ -46,8 +47,11 @@ from .workspace import Workspace, tiles
 __all__ = ["apply_operator"]
 
 
-def apply_operator(inputs: Inputs, op: OperatorSettings) -> Tensor:
-    """f(w, x): fused where autograd runs eagerly, in plain operations where something traces it."""
+def apply_operator(inputs: Inputs, op: OperatorSettings, own_norm: bool = False) -> Tensor:
+    """f(w, x): fused where autograd runs eagerly, in plain operations where something traces it.
+
+    With `own_norm` the norms are those that `with_norms` has of x, and not a user's.
+    """
     if not (op.angular.is_fused and op.magnitude.is_fused):
         return plain_operator(inputs, op)
     if is_compiled():
@@ -56,6 +60,9 @@ def apply_operator(inputs: Inputs, op: OperatorSettings) -> Tensor:
         return plain_operator(inputs, op)
     if route(inputs.x) != "tiled":
         return accelerated_operator(inputs, op)
+    native = native_operator(inputs, op, own_norm)
+    if native is not None:
+        return native
     out: Tensor = _Fused.apply(op, *inputs)  # type: ignore[no-untyped-call]
     return out
 

@@ -13,11 +13,12 @@ import triton.language as tl
 from torch import Tensor
 
 from ..convolution import convolution_gradients, correlate
+from ..formulas import Untranslatable
 from ..plain import Inputs, OperatorSettings, differentiable_gradients
 from . import arithmetic
 from .kernels import backward_kernel, forward_kernel
 from .launch import block, launch
-from .translate import Untranslatable, angular_source, compile_function, magnitude_source
+from .translate import angular_source, compile_function, magnitude_source
 
 __all__ = ["Layout", "constants", "formulas", "triton_operator"]
 

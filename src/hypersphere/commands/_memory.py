@@ -1,0 +1,31 @@
+"""Memory that stays with the process between updates."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+
+__all__ = ["keep_memory"]
+
+# Of glibc's malloc.h.
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+MOST = 1 << 30
+
+
+def keep_memory() -> bool:
+    """Have the C library keep what is freed, up to a gigabyte, for the process to use again.
+
+    By default it hands large blocks back to the system, which gives them out again page by page, a
+    fault each: a fifth of the time of a training step on a processor. For processes that train;
+    a library has no business to do this to the program that imports it.
+
+    Returns:
+        Whether there is such a C library and it agreed.
+    """
+    if not sys.platform.startswith("linux"):
+        return False
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+        return bool(mallopt(M_TRIM_THRESHOLD, MOST)) and bool(mallopt(M_MMAP_THRESHOLD, MOST))
+    except (OSError, AttributeError):
+        return False

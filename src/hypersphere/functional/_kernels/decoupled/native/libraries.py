@@ -1,0 +1,99 @@
+"""Libraries of the kernels: built at first use by the machine's compiler, and kept.
+
+A library is found by what it is made from: its text, the compiler and the processor. So nothing is
+built twice, and a folder that several machines share holds one for each. Where there is no
+compiler, or anything goes wrong, there is no library, and the operators run in torch's operations.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+
+from ..machine import kept_folder, processor
+
+__all__ = ["library", "switched_off"]
+
+HERE = Path(__file__).parent
+HEADERS = ("arithmetic.h", "blocks.h")
+# Sums may be reordered where a loop says so; NaN and infinity stay what they are.
+FLAGS = ["-std=c++17", "-O3", "-march=native", "-fopenmp", "-fPIC", "-shared", "-fno-math-errno"]
+FLAGS += ["-fno-trapping-math", "-fno-signed-zeros", "-ffp-contract=fast"]
+SECONDS = 120
+
+
+def switched_off() -> bool:
+    """Whether the user wants none of this: HYPERSPHERE_NATIVE=0."""
+    return os.environ.get("HYPERSPHERE_NATIVE", "1") == "0"
+
+
+@cache
+def library(text: str) -> ctypes.CDLL | None:
+    """The library made from a text of C++, or None where there can be none."""
+    compiler = _compiler()
+    if compiler is None or not _share_threads():
+        return None
+    made_from = [text, *((HERE / name).read_text() for name in HEADERS), *FLAGS]
+    made_from += [compiler[1], processor()]
+    name = hashlib.sha256("\0".join(made_from).encode()).hexdigest()[:24]
+    try:
+        path = kept_folder() / f"{name}.so"
+        if path.exists():
+            try:
+                return ctypes.CDLL(str(path))
+            except OSError:
+                path.unlink(missing_ok=True)  # damaged: build it anew
+        _build(compiler[0], text, path)
+        return ctypes.CDLL(str(path))
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _build(compiler: str, text: str, path: Path) -> None:
+    """Beside its place first: another process sees a whole library or none."""
+    with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
+        source, made = Path(scratch, "kernel.cpp"), Path(scratch, "kernel.so")
+        source.write_text(text)
+        command = [compiler, *FLAGS, f"-I{HERE}", str(source), "-o", str(made)]
+        subprocess.run(command, check=True, capture_output=True, timeout=SECONDS)
+        made.replace(path)
+
+
+@cache
+def _compiler() -> tuple[str, str] | None:
+    """The compiler and its version."""
+    if sys.platform != "linux":
+        return None
+    for name in (os.environ.get("CXX", ""), "g++", "clang++", "c++"):
+        found = shutil.which(name) if name else None
+        if found is None:
+            continue
+        try:
+            told = subprocess.run(
+                [found, "--version"], check=True, capture_output=True, text=True, timeout=SECONDS
+            )
+        except (OSError, subprocess.SubprocessError):
+            continue
+        return found, told.stdout.splitlines()[0] if told.stdout else ""
+    return None
+
+
+@cache
+def _share_threads() -> bool:
+    """Offer torch's runtime of OpenMP to the libraries: a second one would fight for the cores."""
+    try:
+        mapped = Path("/proc/self/maps").read_text()
+        runtimes = sorted(set(re.findall(r"/\S*lib[gi]?omp[^/\s]*\.so\S*", mapped)))
+        for path in runtimes:
+            ctypes.CDLL(path, ctypes.RTLD_GLOBAL)
+        return bool(runtimes)
+    except OSError:
+        return False

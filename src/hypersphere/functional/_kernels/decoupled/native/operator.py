@@ -1,0 +1,182 @@
+"""The decoupled operator by the kernels of operator.cpp: forward and backward."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from ctypes import c_int, c_void_p
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from ..convolution import convolution_gradients, correlate
+from ..formulas import Untranslatable
+from ..numbers import shared_number
+from ..patch_norms import plain_patch_norms
+from ..plain import Inputs, OperatorSettings, differentiable_gradients
+from .libraries import library
+from .norms import spread_over_pixels
+from .tensors import Sizes, is_dense, norms_library, suits, threads_for
+from .translate import operator_source
+
+__all__ = ["native_operator"]
+
+SUMS = ("shift", "scale", "radius", "k")  # in the order of operator.cpp
+
+
+class _Filters(ctypes.Structure):
+    """Where the numbers per filter start; the memory stays as long as this object."""
+
+    _fields_ = [(name, c_void_p) for name in ("k", "radius", "scale", "shift")]
+
+    @classmethod
+    def of(cls, inputs: Inputs, op: OperatorSettings) -> _Filters:
+        filters = inputs.kernel.shape[0]
+        k = inputs.k if inputs.k is not None else op.k
+
+        def each(value: Tensor | float | None) -> Tensor | None:
+            if value is None:
+                return None
+            if not isinstance(value, Tensor):
+                return shared_number(value, inputs.x.device, torch.float32, (filters,))
+            return value.detach().to(torch.float32).expand(filters).contiguous()
+
+        kept = [each(k), each(inputs.radius), each(inputs.scale), each(inputs.shift)]
+        found = cls(*(0 if t is None else t.data_ptr() for t in kept))
+        found.kept = kept
+        return found
+
+
+def native_operator(inputs: Inputs, op: OperatorSettings, own_norm: bool) -> Tensor | None:
+    """f(w, x), or None where the kernels cannot; `own_norm` as in `apply_operator`."""
+    geometry = op.geometry
+    if not suits(inputs.x) or not suits(inputs.kernel) or inputs.norm.dtype != torch.float32:
+        return None
+    if geometry is not None and (geometry.groups > 1 or inputs.x.ndim != 4):
+        return None
+    kernels = _kernels(op, inputs.radius.ndim > 0)
+    if kernels is None or not is_dense(inputs.x):
+        return None
+    out: Tensor = _NativeOperator.apply(kernels, own_norm and geometry is not None, op, *inputs)  # type: ignore[no-untyped-call]
+    return out
+
+
+def _kernels(op: OperatorSettings, radius_per_filter: bool) -> Any:
+    """The two passes of an operator, made once; None if g or h has a state or no such form."""
+    g, h = op.angular, op.magnitude
+    # An object with attributes of its own may change; named formulas have none but the name.
+    if (vars(g).keys() | vars(h).keys()) - {"name"} or norms_library() is None:
+        return None
+    known = _made.setdefault(g, {})
+    key = (h, op.alpha, op.beta, radius_per_filter and h.has_radius)
+    if key not in known:
+        try:
+            text = operator_source(op, key[3], torch.finfo(torch.float32).eps)
+        except Untranslatable:
+            text = ""
+        known[key] = _declared(library(text)) if text else None
+    return known[key]
+
+
+_made: WeakKeyDictionary[Any, dict[Any, Any]] = WeakKeyDictionary()
+
+
+def _declared(found: Any) -> Any:
+    if found is not None:
+        found.forward.argtypes = [c_void_p, c_void_p, _Filters, c_void_p, Sizes, c_int]
+        tensors = [c_void_p, c_void_p, c_void_p, _Filters, c_void_p, c_void_p]
+        found.backward.argtypes = [*tensors, c_int, Sizes, c_int]
+        found.forward.restype = found.backward.restype = None
+    return found
+
+
+_taking = threading.Lock()
+
+
+class _NativeOperator(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, kernels: Any, own_norm: bool, op: OperatorSettings, *tensors: Tensor | None
+    ) -> Tensor:
+        inputs = Inputs(*(t if t is None else t.detach() for t in tensors))  # type: ignore[arg-type]
+        filters = _Filters.of(inputs, op)
+        out, c = _forward(kernels, inputs, filters, op)
+        ctx.kernels, ctx.own_norm, ctx.op, ctx.spent = kernels, own_norm, op, False
+        ctx.filters = filters
+        ctx.save_for_backward(*tensors, c)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        *tensors, c = ctx.saved_tensors
+        op, inputs, needed = ctx.op, Inputs(*tensors), ctx.needs_input_grad[3:]
+        if torch.is_grad_enabled():  # a second derivative will be asked of the result
+            if ctx.own_norm:
+                norm = plain_patch_norms(inputs.x, tuple(inputs.kernel.shape[2:]), op.geometry)
+                inputs, needed = inputs._replace(norm=norm), (needed[0], False, *needed[2:])
+            return None, None, None, *differentiable_gradients(grad, inputs, needed, op)
+        # The gradient in s takes the place of c, which spares an output-sized tensor. Should a
+        # retained graph come here again, or another thread at the same time, c is computed again.
+        with _taking:
+            spent, ctx.spent = ctx.spent, True
+        # Of the data, whose version is not that of the saved tensor: a second visit finds it valid.
+        c = _forward(ctx.kernels, inputs, ctx.filters, op)[1] if spent else c.data
+        need = dict(zip(Inputs._fields, needed, strict=True))
+        found = _backward(ctx.kernels, grad, inputs, ctx.filters, c, need, ctx.own_norm, op)
+        return None, None, None, *found
+
+
+def _forward(
+    kernels: Any, inputs: Inputs, filters: _Filters, op: OperatorSettings
+) -> tuple[Tensor, Tensor]:
+    """f, and the cosines."""
+    c = correlate(inputs.x, inputs.kernel, op.geometry)
+    c = c if is_dense(c) else c.contiguous()
+    out, norm = torch.empty_like(c), inputs.norm.contiguous()
+    places = (c.data_ptr(), norm.data_ptr(), filters, out.data_ptr())
+    kernels.forward(*places, Sizes.of(c), threads_for(c))
+    return out, c
+
+
+def _backward(
+    kernels: Any,
+    grad: Tensor,
+    inputs: Inputs,
+    filters: _Filters,
+    c: Tensor,
+    need: dict[str, bool],
+    own_norm: bool,
+    op: OperatorSettings,
+) -> tuple[Tensor | None, ...]:
+    """The gradients; with `own_norm` the one through the norms of x joins that of x here."""
+    x, norm, geometry = inputs.x, inputs.norm.contiguous(), op.geometry
+    if grad.stride() != c.stride():
+        grad = torch.empty_like(c).copy_(grad)
+    grad_norm = torch.empty_like(norm)
+    need["radius"] &= op.magnitude.has_radius
+    sums = torch.zeros(len(SUMS), c.shape[1], dtype=torch.float64)
+    asked = sum(need[name] << place for place, name in enumerate(SUMS))
+    kernels.backward(
+        *(grad.data_ptr(), c.data_ptr(), norm.data_ptr(), filters, grad_norm.data_ptr()),
+        *(sums.data_ptr(), asked, Sizes.of(c), threads_for(c)),
+    )
+    totals: dict[str, Tensor] = {}
+    for name, total in zip(SUMS, sums, strict=True):
+        if need[name]:
+            like: Tensor = getattr(inputs, name)
+            totals[name] = (total if like.ndim else total.sum()).to(like.dtype)
+    grad_x, grad_kernel = convolution_gradients(
+        c, x, inputs.kernel, geometry, need["x"], need["kernel"]
+    )
+    if own_norm and grad_x is not None and geometry is not None:
+        pixel = spread_over_pixels(grad_norm, norm, x, tuple(inputs.kernel.shape[2:]), geometry)
+        out = grad_x if grad_x.stride() == x.stride() else torch.empty_like(x)
+        grad_x = torch.addcmul(grad_x, x, pixel, out=out)
+    return (
+        grad_x,
+        grad_norm if need["norm"] and not own_norm else None,
+        grad_kernel,
+        *(totals.get(name) for name in ("radius", "k", "scale", "shift")),
+    )

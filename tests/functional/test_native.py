@@ -1,0 +1,255 @@
+"""The kernels in C++: that they are taken, that they are right, and what happens without them."""
+
+import ctypes
+import os
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from torch import nn
+
+import hypersphere as hs
+from hypersphere import functional as HF
+from hypersphere.functional._kernels.decoupled import tiled
+from hypersphere.functional._kernels.decoupled.native import libraries
+from hypersphere.functional._kernels.decoupled.native import operator as native_operator
+from hypersphere.functional._kernels.decoupled.native.tensors import norms_library
+from hypersphere.functional._kernels.decoupled.routes import force
+from tolerances import close
+
+needs_compiler = pytest.mark.skipif(
+    libraries._compiler() is None, reason="no C++ compiler on this machine"
+)
+pytestmark = needs_compiler
+
+
+@pytest.fixture
+def only_native(monkeypatch):
+    """Any other fused form raises."""
+
+    def refuse(*arguments):
+        raise AssertionError("the tiled form was taken")
+
+    monkeypatch.setattr(tiled._Fused, "apply", refuse)
+
+
+def layer(**options):
+    return hs.layers.DecoupledConv2d(3, 5, 3, padding=1, **options)
+
+
+def test_is_taken_by_layers(only_native):
+    for angular in ("linear", "cosine", "sigmoid", "square_cosine"):
+        for magnitude in ("sphere", "ball", "tanh", "segmented", "log", "mixed"):
+            layer(magnitude=magnitude, angular=angular)(torch.randn(2, 3, 6, 6)).sum().backward()
+    hs.layers.SphereLinear(4, 3)(torch.randn(5, 4)).sum().backward()
+
+
+def test_is_not_taken_where_it_cannot():
+    """Groups, other types, one and three dimensions, subclasses of tensors: as before."""
+
+    class Own(torch.Tensor):
+        pass
+
+    cases = [
+        (torch.randn(2, 4, 6, 6), torch.randn(4, 2, 3, 3), {"groups": 2}),
+        (torch.randn(2, 3, 6, 6).double(), torch.randn(4, 3, 3, 3).double(), {}),
+        (torch.randn(2, 3, 6, 6).bfloat16(), torch.randn(4, 3, 3, 3).bfloat16(), {}),
+        (torch.randn(2, 3, 6), torch.randn(4, 3, 3), {}),
+        (torch.randn(2, 3, 4, 4, 4), torch.randn(4, 3, 2, 2, 2), {}),
+        (torch.randn(2, 3, 6, 6).as_subclass(Own), torch.randn(4, 3, 3, 3), {}),
+        (torch.randn(0, 3, 6, 6), torch.randn(4, 3, 3, 3), {}),
+    ]
+    for x, weight, options in cases:
+        got = HF.decoupled_conv(x, weight, angular="linear", **options)
+        with force("tiled"):
+            assert torch.equal(got, HF.decoupled_conv(x, weight, angular="linear", **options))
+
+
+def test_switched_off(monkeypatch):
+    x, own = torch.randn(2, 3, 6, 6), layer(angular="sigmoid")
+    on = own(x)
+    monkeypatch.setenv("HYPERSPHERE_NATIVE", "0")
+    with monkeypatch.context() as patch:
+        patch.setattr(native_operator._NativeOperator, "apply", None)
+        off = own(x)
+    close(on, off, scale=3)
+
+
+SCRIPT = """
+import torch
+from hypersphere import functional as HF
+from hypersphere.functional._kernels.decoupled.native.tensors import norms_library
+out = HF.decoupled_conv2d(torch.ones(1, 2, 4, 4), torch.ones(3, 2, 3, 3), magnitude="ball")
+print(norms_library() is not None, float(out[0, 0, 0, 0]))
+"""
+
+
+@pytest.mark.parametrize(
+    "environment, built",
+    [
+        ({}, True),
+        ({"PATH": "", "CXX": ""}, False),  # no compiler
+        ({"PATH": "", "CXX": "/bin/false"}, False),  # one that does not work
+        ({"HOME": "/proc/nowhere", "XDG_CACHE_HOME": "/proc/nowhere"}, True),  # a place of its own
+    ],
+    ids=["usual", "no compiler", "broken compiler", "no place to keep them"],
+)
+def test_without_what_it_needs(environment, built, tmp_path):
+    given = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), **environment}
+    run = subprocess.run(
+        [sys.executable, "-c", SCRIPT], env=given, capture_output=True, text=True, check=True
+    )
+    told, value = run.stdout.split()
+    assert told == str(built)
+    assert float(value) == pytest.approx(1.0)
+
+
+def test_damaged_library_is_built_anew(tmp_path, monkeypatch):
+    """A file that is no library is replaced."""
+    monkeypatch.setattr(libraries, "kept_folder", lambda: tmp_path)
+    text = 'extern "C" int seven() { return 7; }\n'
+    assert libraries.library.__wrapped__(text).seven() == 7
+    (kept,) = tmp_path.glob("*.so")
+    for damage in (b"", b"no library"):
+        kept.unlink()  # not in place: this process has the old one in its memory
+        kept.write_bytes(damage)
+        assert libraries.library.__wrapped__(text).seven() == 7
+
+
+def test_many_build_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(libraries, "kept_folder", lambda: tmp_path)
+    text = 'extern "C" int eight() { return 8; }\n'
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: libraries.library.__wrapped__(text).eight(), range(4)))
+    assert found == [8] * 4
+    assert len(list(tmp_path.iterdir())) == 1  # and nothing beside it
+
+
+def test_the_functions_of_a_number(tmp_path):
+    """exp, tanh, asin and sigmoid to a few units in the last place."""
+    names = ("exp", "tanh", "asin", "sigmoid")
+    bodies = [
+        f"void {name}_all(const float* x, float* y, long n) "
+        f"{{ for (long i = 0; i < n; ++i) y[i] = {name}_of(x[i]); }}"
+        for name in names
+    ]
+    text = "\n".join(['#include "arithmetic.h"', 'extern "C" {', *bodies, "}", ""])
+    found = libraries.library(text)
+    assert found is not None
+    small = torch.logspace(-30, 0, 4001)
+    for name in names:
+        x = torch.cat([torch.linspace(-1, 1, 20001), small, -small])
+        x = x if name == "asin" else torch.cat([x, torch.linspace(-80, 80, 20001)])
+        y, function = torch.empty_like(x), getattr(found, f"{name}_all")
+        function.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_long]
+        function(x.data_ptr(), y.data_ptr(), len(x))
+        want = getattr(torch, name)(x.double())
+        error = (y.double() - want).abs() / want.abs().clamp_min(1e-37)
+        assert float(error.max()) < 5e-7, name
+        bad, to = torch.tensor([torch.nan]), torch.empty(1)
+        function(bad.data_ptr(), to.data_ptr(), 1)
+        assert to.isnan().all(), name
+
+
+@pytest.mark.parametrize("form", [torch.contiguous_format, torch.channels_last])
+def test_outputs_lie_as_those_of_torch(form, only_native):
+    x = torch.randn(2, 4, 6, 5).contiguous(memory_format=form).requires_grad_()
+    plain = nn.Conv2d(4, 3, 3)
+    own = hs.layers.SphereConv2d(4, 3, 3, angular="linear")
+    out = own(x)
+    assert out.stride() == plain(x).stride()
+    (grad,) = torch.autograd.grad(out.sum(), x)
+    with force("whole"):
+        (want,) = torch.autograd.grad(own(x).sum(), x)
+    close(grad, want, scale=10)
+
+
+@pytest.mark.parametrize("magnitude", ["sphere", "tanh"])
+def test_many_pixels_keep_their_digits(magnitude):
+    """Sums over a large batch, several blocks per image, one and two threads, any gradient."""
+    torch.manual_seed(0)
+    own = hs.layers.DecoupledConv2d(
+        4, 7, 3, magnitude=magnitude, angular=hs.layers.SigmoidAngular(learnable=True), bias=True
+    )
+    x = torch.randn(6, 4, 45, 41)  # more than a block of pixels, and no multiple of one
+    grad = torch.randn(6, 7, 43, 39)
+    wide = hs.layers.DecoupledConv2d(
+        4, 7, 3, magnitude=magnitude, angular=hs.layers.SigmoidAngular(learnable=True), bias=True,
+        dtype=torch.float64,
+    )  # fmt: skip
+    wide.load_state_dict(own.state_dict())
+    want = torch.autograd.grad(wide(x.double()), list(wide.parameters()), grad.double())
+    before = torch.get_num_threads()
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            for given in (grad, grad.contiguous(memory_format=torch.channels_last)):
+                first = torch.autograd.grad(own(x), list(own.parameters()), given)
+                again = torch.autograd.grad(own(x), list(own.parameters()), given)
+                for one, other, exact in zip(first, again, want, strict=True):
+                    assert torch.equal(one, other)
+                    close(one, exact.float(), scale=10 * float(exact.abs().max().clamp_min(1)))
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_graph_that_is_kept(only_native):
+    """Again and again, and from several threads at once: the cosines are computed anew."""
+    own, x = layer(angular="sigmoid"), torch.randn(2, 3, 6, 6, requires_grad=True)
+    out = own(x)
+    grad = torch.randn_like(out)
+    wanted = [x, *own.parameters()]
+    first = torch.autograd.grad(out, wanted, grad, retain_graph=True)
+    found: list = []
+
+    def again():
+        found.append(torch.autograd.grad(out, wanted, grad, retain_graph=True))
+
+    threads = [threading.Thread(target=again) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 4
+    for gradients in found:
+        for one, other in zip(gradients, first, strict=True):
+            close(one, other)
+
+
+def test_second_derivatives_through_own_norms():
+    x = torch.randn(1, 2, 4, 4, requires_grad=True)
+    weight = torch.randn(3, 2, 3, 3, requires_grad=True)
+
+    def penalty(x, weight):
+        out = HF.decoupled_conv2d(x, weight, magnitude="log", angular="linear")
+        (grad,) = torch.autograd.grad(out.square().sum(), x, create_graph=True)
+        return torch.autograd.grad(grad.square().sum(), (x, weight))
+
+    wide = [t.detach().double().requires_grad_() for t in (x, weight)]
+    close(penalty(x, weight), [t.float() for t in penalty(*wide)], scale=100)
+
+
+def test_a_norm_of_the_user_gets_its_gradient():
+    x, weight = torch.randn(2, 3, 5, 5), torch.randn(4, 3, 3, 3)
+    norm = HF.patch_norm(x, 3).detach().requires_grad_()
+    out = HF.decoupled_conv2d(x, weight, magnitude="ball", norm=norm)
+    (got,) = torch.autograd.grad(out.sum(), norm)
+    with force("whole"):
+        out = HF.decoupled_conv2d(x, weight, magnitude="ball", norm=norm)
+        (want,) = torch.autograd.grad(out.sum(), norm)
+    close(got, want, scale=10)
+
+
+def test_nan_and_infinity_stay():
+    weight = torch.randn(4, 3, 3, 3)
+    for bad in (torch.nan, torch.inf):
+        x = torch.randn(1, 3, 6, 6)
+        x[0, 0, 1, 1] = bad
+        got = HF.decoupled_conv2d(x, weight, angular="linear")
+        with force("tiled"):
+            want = HF.decoupled_conv2d(x, weight, angular="linear")
+        assert torch.equal(got.isnan(), want.isnan())
+        assert norms_library() is not None
