@@ -8,25 +8,30 @@ struct Windows {
   long size[2], step[2], pad[2], gap[2];
 };
 
-// The outputs [first, last) of a row whose tap at `offset` falls inside `length` pixels.
-static inline void inside(long offset, long step, long length, long outputs, long& first, long& last) {
-  first = offset >= 0 ? 0 : (-offset + step - 1) / step;
-  last = offset >= length ? 0 : std::min(outputs, (length - 1 - offset) / step + 1);
+// The outputs [first, last) of a row of which a tap falls inside the image, and where it falls for output 0.
+struct Tap {
+  long first, last, offset;
+};
+
+static std::vector<Tap> taps(const Windows& w) {
+  std::vector<Tap> found;
+  for (long k = 0; k < w.size[1]; ++k) {
+    const long offset = k * w.gap[1] - w.pad[1], step = w.step[1];
+    const long first = offset >= 0 ? 0 : (-offset + step - 1) / step;
+    const long last = offset >= w.width ? 0 : std::min(w.out_width, (w.width - 1 - offset) / step + 1);
+    found.push_back({first, last, offset});
+  }
+  return found;
 }
 
-// Calls visit(output row, first output, last output, input row, input of output 0) for every tap.
+// Calls visit(output row, input row, tap) for every tap of every row of windows.
 template <typename Visit>
-static inline void for_taps(const Windows& w, Visit visit) {
+static inline void for_taps(const Windows& w, const std::vector<Tap>& row, Visit visit) {
   for (long oy = 0; oy < w.out_height; ++oy)
-    for (long ky = 0; ky < w.size[0]; ++ky) {
-      const long iy = oy * w.step[0] + ky * w.gap[0] - w.pad[0];
+    for (long k = 0; k < w.size[0]; ++k) {
+      const long iy = oy * w.step[0] + k * w.gap[0] - w.pad[0];
       if (iy < 0 || iy >= w.height) continue;
-      for (long kx = 0; kx < w.size[1]; ++kx) {
-        const long offset = kx * w.gap[1] - w.pad[1];
-        long first, last;
-        inside(offset, w.step[1], w.width, w.out_width, first, last);
-        visit(oy, first, last, iy, offset);
-      }
+      for (const Tap& tap : row) visit(oy, iy, tap);
     }
 }
 
@@ -60,18 +65,19 @@ void squares(const float* x, float* sums, Sizes sizes, int threads) {
 
 // The root of the sum over each window.
 void window_norms(const float* sums, float* norm, Windows w, long images, int threads) {
+  const std::vector<Tap> row = taps(w);
 #pragma omp parallel for schedule(static) num_threads(threads)
   for (long image = 0; image < images; ++image) {
     const float* from = sums + image * w.height * w.width;
     float* to = norm + image * w.out_height * w.out_width;
     std::fill(to, to + w.out_height * w.out_width, 0.0f);
-    for_taps(w, [&](long oy, long first, long last, long iy, long offset) {
-      const float* in = from + iy * w.width + offset;
-      float* out = to + oy * w.out_width;
+    for_taps(w, row, [&](long oy, long iy, const Tap& tap) {
+      const float* __restrict__ in = from + iy * w.width + tap.offset;
+      float* __restrict__ out = to + oy * w.out_width;
       if (w.step[1] == 1)
-        for (long ox = first; ox < last; ++ox) out[ox] += in[ox];
+        for (long ox = tap.first; ox < tap.last; ++ox) out[ox] += in[ox];
       else
-        for (long ox = first; ox < last; ++ox) out[ox] += in[ox * w.step[1]];
+        for (long ox = tap.first; ox < tap.last; ++ox) out[ox] += in[ox * w.step[1]];
     });
     for (long i = 0; i < w.out_height * w.out_width; ++i) to[i] = __builtin_sqrtf(to[i]);
   }
@@ -79,6 +85,7 @@ void window_norms(const float* sums, float* norm, Windows w, long images, int th
 
 // What each pixel is multiplied with: grad / norm of all windows that it is in. Nothing of zero patches.
 void spread(const float* grad, const float* norm, float* pixel, Windows w, long images, int threads) {
+  const std::vector<Tap> row = taps(w);
 #pragma omp parallel num_threads(threads)
   {
     std::vector<float> each(w.out_height * w.out_width);
@@ -88,13 +95,13 @@ void spread(const float* grad, const float* norm, float* pixel, Windows w, long 
       for (long i = 0; i < w.out_height * w.out_width; ++i) each[i] = grad[start + i] * inverse(norm[start + i]);
       float* to = pixel + image * w.height * w.width;
       std::fill(to, to + w.height * w.width, 0.0f);
-      for_taps(w, [&](long oy, long first, long last, long iy, long offset) {
-        float* out = to + iy * w.width + offset;
-        const float* in = each.data() + oy * w.out_width;
+      for_taps(w, row, [&](long oy, long iy, const Tap& tap) {
+        float* __restrict__ out = to + iy * w.width + tap.offset;
+        const float* __restrict__ in = each.data() + oy * w.out_width;
         if (w.step[1] == 1)
-          for (long ox = first; ox < last; ++ox) out[ox] += in[ox];
+          for (long ox = tap.first; ox < tap.last; ++ox) out[ox] += in[ox];
         else
-          for (long ox = first; ox < last; ++ox) out[ox * w.step[1]] += in[ox];
+          for (long ox = tap.first; ox < tap.last; ++ox) out[ox * w.step[1]] += in[ox];
       });
     }
   }
