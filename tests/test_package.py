@@ -43,6 +43,25 @@ def test_parts_import_no_extra():
     assert loaded.strip() == "[]"
 
 
+def test_processes_of_a_run_import_no_package_for_its_version():
+    """lightning_fabric imports torchmetrics whole to compare its version: seconds of every run."""
+    pytest.importorskip("torchmetrics")
+    loaded, known, whole = json.loads(
+        fresh(
+            "import json, sys\n"
+            "from hypersphere.training import make_fabric\n"
+            "make_fabric(accelerator='cpu')\n"
+            "heavy = ('torchmetrics', 'transformers', 'matplotlib')\n"
+            "loaded = [m for m in heavy if m in sys.modules]\n"
+            "from lightning_fabric.utilities import imports\n"
+            "import torchmetrics\n"
+            "print(json.dumps([loaded, imports._TORCHMETRICS_GREATER_EQUAL_1_0_0,"
+            " hasattr(torchmetrics, 'Metric')]))"
+        )
+    )
+    assert loaded == [] and known and whole
+
+
 @pytest.mark.parametrize("part", PARTS)
 def test_each_part_says_what_it_offers(part):
     module = getattr(hs, part)

@@ -19,8 +19,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-import lightning_fabric  # noqa: F401 - before the forks, once for all
-import sklearn.datasets  # noqa: F401
+import sklearn.datasets  # noqa: F401 - before the forks, once for all
 import torch
 import torch.distributed.fsdp
 from small_run import small_config
@@ -33,6 +32,9 @@ from hypersphere.training.config import (
     ScheduleConfig,
     TrainConfig,
 )
+from hypersphere.training.distributed import import_fabric
+
+import_fabric()
 
 
 def start(count: int, work: Callable[[], Any]) -> list[int]:
