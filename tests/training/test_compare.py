@@ -22,7 +22,7 @@ thesis: {source: Table 0, row: a, metric: accuracy, value: 50.0, also: {top5_err
 variants:
   a_softmax: {head: {name: a_softmax, m: 2}}
   wild: {optimizer: {lr: 1.0e+18}}
-  long: {train: {steps: 4000}}
+  long: {train: {steps: 1000}}
 """
 
 

@@ -243,7 +243,8 @@ def test_resume_refuses_other_settings_and_records_what_may_change(tmp_path, cap
 
     folder = tmp_path / "a"
     words = ["--run.folder", str(folder), "--run.report", "false", "--train.quiet", "true"]
-    words += ["--data.share", "0.2", "--model.widths", "[4,4,4]", "--data.options", "{}"]
+    words += ["--baseline", "false"]
+    words += ["--data.share", "0.2", "--model.widths", "[4,4,4]", "--data.options", "{copies: 1}"]
     assert command.main([*words, "--train.steps", "3"]) == 0
     record, text = (folder / "run.json").read_text(), (folder / "config.yaml").read_text()
     capsys.readouterr()
@@ -273,7 +274,8 @@ def test_a_config_that_was_changed_after_the_run_wrote_it_is_not_resumed(tmp_pat
 
     folder = tmp_path / "a"
     words = ["--run.folder", str(folder), "--run.report", "false", "--train.quiet", "true"]
-    words += ["--data.share", "0.2", "--model.widths", "[4,4,4]", "--data.options", "{}"]
+    words += ["--baseline", "false"]
+    words += ["--data.share", "0.2", "--model.widths", "[4,4,4]", "--data.options", "{copies: 1}"]
     assert command.main([*words, "--train.steps", "3"]) == 0
     text = (folder / "config.yaml").read_text()
     (folder / "config.yaml").write_text(text.partition("train:")[0])
