@@ -260,6 +260,7 @@ def test_resume_refuses_other_settings_and_records_what_may_change(tmp_path, cap
     assert command.main([*resume, "--train.steps", "5", "--train.log_every", "1"]) == 0
     said = capsys.readouterr().out
     assert "train.steps 3 -> 5" in said and "resumed at step 3" in said
+    assert "run.folder" not in said  # where the run is, is no change
     record = json.loads((folder / "run.json").read_text())
     config = yaml.safe_load((folder / "config.yaml").read_text())
     assert record["config"]["train"]["steps"] == config["train"]["steps"] == 5
