@@ -89,6 +89,9 @@ def test(arguments: list[str], **environment: str) -> int:
     selection = ["-m", "not slow"] if "--fast" in arguments else []
     rest = [a for a in arguments if a != "--fast"]
     workers = [] if any(a.startswith("-n") for a in rest) else ["-n", str(os.cpu_count() or 1)]
+    # Half of the tests each, in order, and who is done takes from the other: what a module sets up
+    # is mostly set up once, and no worker ends early.
+    workers += ["--dist", "worksteal"] if workers and "--dist" not in rest else []
     # One thread per worker: the workers already fill the cores.
     threads = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
     command = [str(PYTHON), "-m", "pytest", *selection, *workers, *rest]

@@ -1,3 +1,4 @@
+import importlib.util
 import json
 import subprocess
 import sys
@@ -43,6 +44,24 @@ def test_parts_import_no_extra():
     assert loaded.strip() == "[]"
 
 
+def test_a_run_imports_no_package_for_its_version():
+    """lightning_fabric imports torchmetrics whole to compare its version: seconds of every run."""
+    if not importlib.util.find_spec("torchmetrics"):
+        pytest.skip("torchmetrics is not installed")
+    loaded, known = json.loads(
+        fresh(
+            "import json, sys\n"
+            "from hypersphere.training import make_fabric\n"
+            "make_fabric(accelerator='cpu')\n"
+            "from lightning_fabric.utilities import imports\n"
+            "heavy = ('torchmetrics', 'transformers', 'matplotlib')\n"
+            "loaded = [m for m in heavy if m in sys.modules]\n"
+            "print(json.dumps([loaded, imports._TORCHMETRICS_GREATER_EQUAL_1_0_0]))"
+        )
+    )
+    assert loaded == [] and known
+
+
 @pytest.mark.parametrize("part", PARTS)
 def test_each_part_says_what_it_offers(part):
     module = getattr(hs, part)
@@ -54,6 +73,24 @@ def test_each_part_says_what_it_offers(part):
 def test_an_unknown_part_is_refused_with_the_known_ones():
     with pytest.raises(AttributeError, match="no attribute 'layer'; it has: data, distributions"):
         hs.layer  # noqa: B018
+
+
+@pytest.fixture(scope="module")
+def opened():
+    """part -> the parts that its import opens, each in a child of one process that has torch."""
+    parts = ["functional", "distributions", "layers", "heads", "regularizers", "orthogonal"]
+    code = (
+        "import importlib, os, sys, torch\n"
+        f"for part in {parts!r}:\n"
+        "    if not os.fork():\n"
+        "        importlib.import_module(f'hypersphere.{part}')\n"
+        "        names = [m for m in sys.modules if m.startswith('hypersphere.')]\n"
+        "        print(part, *names, flush=True)\n"
+        "        os._exit(0)\n"
+        "    assert os.wait()[1] == 0, part\n"
+    )
+    lines = [line.split() for line in fresh(code).splitlines()]
+    return {part: {name.split(".")[1] for name in modules} for part, *modules in lines}
 
 
 @pytest.mark.parametrize(
@@ -74,10 +111,8 @@ def test_an_unknown_part_is_refused_with_the_known_ones():
         ("orthogonal", "layers heads regularizers models data training evaluation reports"),
     ],
 )
-def test_parts_do_not_know_one_another(part, forbidden):
-    modules = fresh(f"import sys, hypersphere.{part}; print(*sys.modules)").split()
-    opened = {name.split(".")[1] for name in modules if name.startswith("hypersphere.")}
-    assert not opened & set(forbidden.split())
+def test_parts_do_not_know_one_another(opened, part, forbidden):
+    assert part in opened[part] and not opened[part] & set(forbidden.split())
 
 
 def test_command_lists_itself_and_finds_the_nearest_name(capsys):
@@ -91,7 +126,17 @@ def test_command_lists_itself_and_finds_the_nearest_name(capsys):
 
 
 @pytest.mark.parametrize("name", cli.COMMANDS)
-def test_every_command_has_help(name):
+def test_every_command_has_help(name, capsys):
+    try:
+        code = cli.main([name, "--help"])
+    except SystemExit as leave:  # of argparse
+        code = leave.code
+    assert code == 0 and "usage" in capsys.readouterr().out.lower()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_every_command_has_help_in_a_process_of_its_own(name):
     run = subprocess.run(
         [sys.executable, "-m", "hypersphere", name, "--help"], capture_output=True, text=True
     )

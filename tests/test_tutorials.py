@@ -32,7 +32,7 @@ def test_pictures_are_there_and_made_by_the_page(page):
         assert re.search(r"^ *figure\b.* = ", page.read_text(), re.MULTILINE)
 
 
-@pytest.mark.parametrize("name", ["plugin", "points"])
+@pytest.mark.parametrize("name", [pytest.param("plugin", marks=pytest.mark.slow), "points"])
 def test_code_and_commands_run(tmp_path, monkeypatch, name):
     before = {kind: dict(table) for kind, table in registry._ENTRIES.items()}
     monkeypatch.chdir(tmp_path)

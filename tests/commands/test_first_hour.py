@@ -154,6 +154,7 @@ def test_the_bar_fits_and_leaves_no_trace(monkeypatch, columns):
     assert ("energy" in drawn[1]) == (columns >= 80)
 
 
+@pytest.mark.slow
 def test_a_real_terminal_sees_colors_unless_told_otherwise(tmp_path):
     def run(**environment):
         master, slave = pty.openpty()

@@ -69,11 +69,11 @@ MERGES = "a: &a {x: 1}\n" + "".join(
 def test_what_a_config_cannot_be(tmp_path, capsys, text, message):
     path = tmp_path / "c.yaml"
     path.write_text(text)
-    began = time.perf_counter()
+    began = time.process_time()
     assert train.main([str(path)]) == 2
     error = capsys.readouterr().err
     assert message in error and "Traceback" not in error and error.count("\n") == 1
-    assert time.perf_counter() - began < 5
+    assert time.process_time() - began < 5
 
 
 def test_a_pipe_is_not_waited_for(tmp_path):

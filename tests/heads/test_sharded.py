@@ -13,8 +13,8 @@ from processes import run_ranks
 WORKER = Path(__file__).with_name("shard_worker.py")
 
 
-def run(jobs, world, folder, timeout=150):
-    run_ranks(WORKER, world, jobs, folder, timeout=timeout)
+def run(jobs, world, folder):
+    run_ranks(WORKER, world, jobs, folder)
 
 
 @pytest.mark.slow
@@ -25,15 +25,15 @@ def test_two_processes_are_one_and_their_checkpoint_loads_on_one_and_three(tmp_p
 
 
 def test_what_one_process_refuses_all_refuse(tmp_path):
-    run("misuse", 2, tmp_path, timeout=60)
+    run("misuse", 2, tmp_path)
 
 
 def test_ddp_leaves_the_rows_alone_by_itself(tmp_path):
-    run("wrapped", 2, tmp_path, timeout=60)
+    run("wrapped", 2, tmp_path)
 
 
 def test_one_process_that_cannot_write_or_read_stops_all(tmp_path):
-    run("files", 2, tmp_path, timeout=60)
+    run("files", 2, tmp_path)
 
 
 def test_sharding_needs_processes():

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import hypersphere as hs
-from hypersphere.integrations import AdapterCheckpoint, rotation_optimizer
+from hypersphere.integrations import rotation_optimizer
 from processes import run_ranks
 from tolerances import close
 
@@ -78,6 +78,8 @@ def test_accelerate_trains_saves_and_resumes(tmp_path):
 
 def test_lightning_trains_saves_and_resumes(tmp_path):
     lightning = pytest.importorskip("lightning.pytorch")
+    # Not above: the processes of `rank_worker.py` read this file, and need no Lightning.
+    from hypersphere.integrations import AdapterCheckpoint
 
     class Module(lightning.LightningModule):
         def __init__(self) -> None:

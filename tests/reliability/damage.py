@@ -6,6 +6,7 @@ that unpacks to gigabytes) is beside the format, in `formats.py`.
 
 from __future__ import annotations
 
+import functools
 import gzip
 import io
 import os
@@ -45,9 +46,13 @@ def rewrite(name: str, kind: str, change: Callable[[bytes], bytes]) -> Damage:
     return Damage(name, kind, apply)
 
 
-def replace(name: str, kind: str, content: bytes) -> Damage:
-    """A damage that puts other content in the place of the file."""
-    return rewrite(name, kind, lambda _: content)
+def replace(name: str, kind: str, content: bytes | Callable[[], bytes]) -> Damage:
+    """A damage that puts other content in the place of the file.
+
+    Content that takes long to make is given as a function, called where the damage is done: every
+    process that collects the tests makes a list of all damages.
+    """
+    return rewrite(name, kind, lambda _: content() if callable(content) else content)
 
 
 def _flip(place: float, bit: int) -> Callable[[bytes], bytes]:
@@ -104,6 +109,7 @@ def png(size: int = 4) -> bytes:
     return file.getvalue()
 
 
+@functools.cache
 def gzip_bomb(megabytes: int = 512) -> bytes:
     """Zeros, a thousand times as large as they look."""
     file = io.BytesIO()

@@ -32,7 +32,9 @@ from reliability.jobs import JOBS, Job
 
 CHANGES = ("os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.truncate", "os.chmod", "os.link")
 FILLING = ("open", "os.mkdir", "os.rename")  # what a full disk refuses
-PATIENCE = 120.0  # seconds for one attempt
+# An attempt that hangs works for long, or waits for long without working at all. An attempt on a
+# busy machine may take long in all and does neither.
+WORK, STILLNESS = 60.0, 60.0  # seconds of the processor, and of the clock
 
 
 @dataclass
@@ -173,16 +175,41 @@ class End:
         return ""
 
 
+def worked(session: int) -> float:
+    """Seconds of the processor that the processes of a session have had, and those that it ended.
+
+    Args:
+        session: the number of its leader, a child of this process.
+
+    Returns:
+        The sum.
+    """
+    ticks = 0
+    for place in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            words = place.read_text().rpartition(")")[2].split()
+            if int(words[3]) == session or place.parent.name == str(session):
+                ticks += sum(map(int, words[11:15]))
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
 def _wait(pid: int, folder: Path, name: str = "a", began: float | None = None) -> End:
     began = time.monotonic() if began is None else began
+    work, moved, looked = -1.0, time.monotonic(), time.monotonic()
     while True:
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:
             break
-        if time.monotonic() - began > PATIENCE:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-            return End(-1, f"a hang of more than {PATIENCE:g} s", 0, PATIENCE)
+        if time.monotonic() > looked + 1:
+            looked = time.monotonic()
+            if (now := worked(pid)) != work:
+                work, moved = now, looked
+            if work > WORK or looked - moved > STILLNESS:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(pid, signal.SIGKILL)  # with all that it started
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+                return End(-1, f"a hang after {work:g} s of work", 0, looked - began)
         time.sleep(0.005)
     changes = folder.parent / f"{name}.changes"
     count = int(changes.read_text() or 0) if changes.exists() else 0

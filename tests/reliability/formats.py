@@ -76,7 +76,7 @@ NEWEST = "run/checkpoints/step-00000006/"
 FORMATS: list[Format] = [
     Format(
         "checkpoint, weights", "run", NEWEST + "model.safetensors",
-        (RESUME, INIT, EVALUATE, ENROLL_RUN, report(False)), lies.safetensors_lies(),
+        (RESUME, INIT, EVALUATE, ENROLL_RUN, report()), lies.safetensors_lies(),
     ),
     Format(
         "checkpoint, other tensors", "run", NEWEST + "state.safetensors",
@@ -93,7 +93,7 @@ FORMATS: list[Format] = [
     ),
     Format(
         "run.json", "run", "run/run.json",
-        (RESUME, EVALUATE, ENROLL_RUN, report(False)), RUN_JSON, oracles.sealed,
+        (RESUME, EVALUATE, ENROLL_RUN, report()), RUN_JSON, oracles.sealed,
     ),
     Format(
         "run.json of a comparison", "run", "several/small-seed0/run.json", (COMPARE,), RUN_JSON,
@@ -101,23 +101,26 @@ FORMATS: list[Format] = [
     ),
     Format(
         "summary.json", "run", "run/summary.json",
-        (EVALUATE_BEST, RESUME, report(False)), SUMMARY, oracles.sealed,
+        (EVALUATE_BEST, RESUME, report()), SUMMARY, oracles.sealed,
     ),
     Format(
         "summary.json of a comparison", "run", "several/small-seed0/summary.json", (COMPARE,),
         SUMMARY, oracles.sealed,
     ),
     Format("sweep.db", "sweep", "runs/sweep-small/sweep.db", (SWEPT,)),
-    Format("metrics.jsonl", "run", "run/metrics.jsonl", (RESUME, report(True)), LINES),
+    Format("metrics.jsonl", "run", "run/metrics.jsonl", (RESUME, report("curves")), LINES),
     Format(
-        "config.yaml of a run", "run", "run/config.yaml", (RESUME, report(False)), SECTIONS,
+        "config.yaml of a run", "run", "run/config.yaml", (RESUME, report()), SECTIONS,
     ),
     Format(
         "config.yaml", "run", "small.yaml", (COMPARE, INIT), SECTIONS, oracles.yaml_config
     ),
-    Format("features of a run (.npz)", "run", "run/features.npz", (report(True),), lies.npz_lies()),
     Format(
-        "result of evaluate (.json)", "run", "run/classification.json", (report(False),), RESULTS,
+        "features of a run (.npz)", "run", "run/features.npz", (report("features"),),
+        lies.npz_lies(),
+    ),
+    Format(
+        "result of evaluate (.json)", "run", "run/classification.json", (report(),), RESULTS,
         oracles.sealed, spare=True,
     ),
     Format(

@@ -23,7 +23,7 @@ from reliability.worlds import TASKS, features_world, graph_world
 
 STEPS = {"steps": 6, "log_every": 1, "test_every": 3, "checkpoint_every": 2, "quiet": True}
 ALWAYS = ("cli", "commands.train", "training.job", "training.tasks.classification")
-PACKAGES = ("lightning_fabric", "jsonargparse", "safetensors.torch", "sklearn.datasets")
+PACKAGES = ("jsonargparse", "safetensors.torch", "sklearn.datasets")
 PACKAGES += ("torch._dynamo", "PIL.Image", "scipy.sparse", "torch.distributed.fsdp")
 VARYING = ("run.json", "metrics.jsonl", "summary.json", "state.json", "config.yaml")
 
@@ -60,6 +60,7 @@ class Job:
             importlib.import_module(f"hypersphere.{name}")
         for name in (*PACKAGES, *self.packages):
             importlib.import_module(name)
+        importlib.import_module("hypersphere.training.distributed").import_fabric()
         if "commands.compare" in self.modules:
             importlib.import_module("hypersphere.training.campaign").subprocess = FORKING
 

@@ -4,15 +4,19 @@ work.
 
 from __future__ import annotations
 
+import functools
+import gzip
 import io
 import json
 import pickle
 import struct
 import zipfile
+import zlib
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from PIL import Image
 
 from reliability.damage import Damage, gzip_bomb, replace, rewrite
 
@@ -104,22 +108,29 @@ def npy(array: np.ndarray, shape: str | None = None) -> bytes:
     return content.replace(header, f"{shape}, }}".encode().ljust(len(header)), 1)
 
 
+def archive(**members: bytes) -> bytes:
+    """A .npz file of .npy files."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as out:
+        for name, content in members.items():
+            out.writestr(f"{name}.npy", content)
+    return file.getvalue()
+
+
+@functools.cache
+def npz_bomb(megabytes: int = 400) -> bytes:
+    """Zeros, a thousand times as large as they look."""
+    return archive(features=npy(np.zeros(megabytes << 20, "u1")))
+
+
 def npz_lies() -> list[Damage]:
     """Archives whose members are not what the reader wants."""
     features, labels = np.random.default_rng(1).random((12, 6), np.float32), np.arange(12) % 4
-
-    def archive(**members: bytes) -> bytes:
-        file = io.BytesIO()
-        with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as out:
-            for name, content in members.items():
-                out.writestr(f"{name}.npy", content)
-        return file.getvalue()
-
     own = npy(labels)
     holes = features.copy()
     holes[3, 2] = np.nan
     return [
-        replace("zeros of 400 MB", "bombed", archive(features=npy(np.zeros(400 << 20, "u1")))),
+        replace("zeros of 400 MB", "bombed", npz_bomb),
         replace(
             "a shape of 10^12", "bombed", archive(features=npy(features, "(10**12,)"), labels=own)
         ),
@@ -175,12 +186,10 @@ def idx_lies() -> list[Damage]:
 def gz_lies() -> list[Damage]:
     """Archives that unpack to more than they look like."""
     header = bytes([0, 0, 8, 3]) + struct.pack(">3I", 512, 1024, 1024)
-    import gzip
-
     honest = gzip.compress(header, mtime=0)
     return [
-        replace("zeros of 512 MB", "bombed", gzip_bomb()),
-        replace("a header and zeros of 512 MB", "bombed", honest + gzip_bomb()),
+        replace("zeros of 512 MB", "bombed", gzip_bomb),
+        replace("a header and zeros of 512 MB", "bombed", lambda: honest + gzip_bomb()),
     ]
 
 
@@ -196,24 +205,28 @@ def text_lies(*lines: str) -> list[Damage]:
     return found
 
 
+def saved(picture: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
+    """The file of a picture."""
+    file = io.BytesIO()
+    picture.save(file, kind, **options)
+    return file.getvalue()
+
+
+@functools.cache
+def large_picture() -> bytes:
+    """A picture of a hundred million pixels, small as a file."""
+    return saved(Image.new("1", (10_000, 10_000)))
+
+
 def picture_lies() -> list[Damage]:
     """Pictures of other sizes and kinds."""
-    from PIL import Image
-
-    def saved(picture: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
-        file = io.BytesIO()
-        picture.save(file, kind, **options)
-        return file.getvalue()
-
     gray = Image.new("L", (8, 8), 99)
     huge = bytearray(saved(gray))
-    import zlib
-
     huge[16:24] = struct.pack(">II", 60_000, 60_000)
     huge[29:33] = struct.pack(">I", zlib.crc32(bytes(huge[12:29])))
     return [
         replace("3.6 billion pixels", "bombed", bytes(huge)),
-        replace("100 million pixels of one color", "bombed", saved(Image.new("1", (10_000, 10_000)))),  # noqa: E501
+        replace("100 million pixels of one color", "bombed", large_picture),
         replace("16 bits per pixel", "lying", saved(Image.new("I;16", (8, 8)))),
         replace("floating point", "lying", saved(Image.new("F", (8, 8)), "TIFF")),
         replace("two pages", "lying", saved(gray, "TIFF", save_all=True, append_images=[gray])),

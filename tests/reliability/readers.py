@@ -74,14 +74,17 @@ def command(name: str, *arguments: str, **how: Any) -> Reader:
     return Reader(name, lambda folder: call(arguments, folder), **how)
 
 
-def report(figures: bool) -> Reader:
-    """`hypersphere report`; without its still figures, which take seconds, where nothing of the
-    damaged file is drawn.
+def report(drawn: str = "") -> Reader:
+    """`hypersphere report`, with those still figures, which take seconds, that draw the damaged
+    file: "features", "curves" or none.
     """
+    left_out = {"": "page._stills", "curves": "stills._feature_stills", "features": None}[drawn]
 
     def run(folder: Path) -> Answer:
-        without = mock.patch("hypersphere.reports.page._stills", lambda run, folder: ())
-        with contextlib.nullcontext() if figures else without:
+        with contextlib.ExitStack() as without:
+            if left_out:
+                place = f"hypersphere.reports.{left_out}"
+                without.enter_context(mock.patch(place, lambda *arguments: ()))
             return call(["report", "run", "-o", "page.html"], folder)
 
     return Reader("report", run, _file("page.html"), kept=lambda folder: None)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from reliability import faults as faulty
 from reliability import tally
 from reliability.faults import End, Fault, difference, spread
 from reliability.jobs import JOBS
@@ -43,6 +44,21 @@ def test_faults(job, tmp_path):
 def test_a_gallery_outlives_a_kill(tmp_path):
     found = faults("gallery remove", 2, tmp_path / "faults")
     assert [fault["wrong"] for fault in found] == [[]] * 5
+
+
+@pytest.mark.parametrize(
+    ("code", "hangs"),
+    [("while True: pass", True), ("import time; time.sleep(60)", True), ("", False)],
+    ids=["works without end", "waits without end", "ends"],
+)
+def test_a_hang_is_told_by_work_and_stillness(tmp_path, monkeypatch, code, hangs):
+    monkeypatch.setattr(faulty, "WORK", 0.3)
+    monkeypatch.setattr(faulty, "STILLNESS", 2.0)
+    (tmp_path / "a.said").write_text("done")
+    process = subprocess.Popen([sys.executable, "-S", "-c", code], start_new_session=True)
+    end = faulty._wait(process.pid, tmp_path / "folder")
+    process.wait()
+    assert ("a hang after" in end.said) == hangs and end.code == (-1 if hangs else 0)
 
 
 def test_the_judge_of_ends():

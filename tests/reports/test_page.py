@@ -385,7 +385,7 @@ def test_news_arrive_in_place(browser, run):
     with open(run / "metrics.jsonl", "a") as file:
         file.write(json.dumps({"step": 5000, "split": "train", "loss": 0.125}) + "\n")
     write_news(page, arrange([run], run / "figures", yaml.safe_load, False), done=True)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while browser.execute_script("return document.body.dataset.news") != "1":
         assert time.monotonic() < deadline, "the page did not look for news"
         time.sleep(0.1)

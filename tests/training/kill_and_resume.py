@@ -10,15 +10,16 @@ import os
 import random
 import signal
 import sys
-import time
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
 
 import torch
 from small_run import run, small_config
 
 from hypersphere.training.config import DataConfig, TrainConfig
+from processes import wait_for_work
 
 
 def config():
@@ -49,14 +50,13 @@ def child(folder: Path) -> int:
 
 def main(folder: Path, seed: int, kills: int) -> None:
     draw = random.Random(seed)
-    began = time.perf_counter()
-    os.waitpid(child(folder / "whole"), 0)
-    whole = time.perf_counter() - began
+    usage = os.wait4(child(folder / "whole"), 0)[2]
+    whole = usage.ru_utime + usage.ru_stime
     killed = finished = 0
     while not finished:
         pid = child(folder / "killed")
         if killed < kills:
-            time.sleep(draw.uniform(0.1, 0.6) * whole)
+            wait_for_work(pid, draw.uniform(0.1, 0.6) * whole)
             os.kill(pid, signal.SIGKILL)
         _, status = os.waitpid(pid, 0)
         if os.WIFSIGNALED(status):

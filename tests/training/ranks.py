@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import resource
 import signal
 import socket
 import sys
@@ -17,10 +18,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
 
-import lightning_fabric  # noqa: F401 - before the forks, once for all
-import sklearn.datasets  # noqa: F401
+import sklearn.datasets  # noqa: F401 - before the forks, once for all
 import torch
 import torch.distributed.fsdp
 from small_run import small_config
@@ -33,6 +34,10 @@ from hypersphere.training.config import (
     ScheduleConfig,
     TrainConfig,
 )
+from hypersphere.training.distributed import import_fabric
+from processes import wait_for_work
+
+import_fabric()
 
 
 def start(count: int, work: Callable[[], Any]) -> list[int]:
@@ -196,14 +201,14 @@ def stateful() -> Config:
 def kills(folder: Path) -> dict[str, Any]:
     """Two processes with spread weights, killed at random times until they are through."""
     draw = random.Random(3)
-    began = time.perf_counter()
     run(2, stateful(), folder / "whole", "fsdp")
-    whole = time.perf_counter() - began
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    whole = (usage.ru_utime + usage.ru_stime) / 2
     killed, killed_at = 0, []
     while True:
         pids = start(2, lambda: _train(stateful(), folder / "killed", "fsdp", True))
         if killed < 2:
-            time.sleep(draw.uniform(0.4, 0.8) * whole)
+            wait_for_work(pids[0], draw.uniform(0.4, 0.8) * whole)
             for pid in pids:
                 os.kill(pid, signal.SIGKILL)
         codes = wait(pids)

@@ -11,6 +11,7 @@ import pytest
 
 from hypersphere.commands import compare
 from hypersphere.reports import markdown_table, read_result
+from hypersphere.training.campaign import Ended
 from hypersphere.training.interrupt import Interrupted
 
 CONFIG = """
@@ -22,7 +23,7 @@ thesis: {source: Table 0, row: a, metric: accuracy, value: 50.0, also: {top5_err
 variants:
   a_softmax: {head: {name: a_softmax, m: 2}}
   wild: {optimizer: {lr: 1.0e+18}}
-  long: {train: {steps: 4000}}
+  long: {train: {steps: 1000}}
 """
 
 
@@ -55,6 +56,28 @@ def test_the_metric_is_that_of_the_recipes(config, tmp_path, capsys, monkeypatch
     assert "different metrics (accuracy, error): choose one" in capsys.readouterr().err
 
 
+def test_the_table_is_there_after_every_run(config, tmp_path, capsys, monkeypatch):
+    """An early stop leaves what was measured."""
+    place, seen = tmp_path / "runs", []
+
+    def one_by_one(runs, jobs, report):
+        assert not (place / "comparison.json").exists()
+        for number, run in enumerate(runs):
+            point = {"step": 8, "loss": 1.0, "accuracy": 0.5, "error": 0.5, "top5_error": 0.1}
+            report(run, Ended({"last": point, "best": point}, None, 3.0))
+            rows = json.loads((place / "comparison.json").read_text())["rows"]
+            seen.append([len(row["last"]) for row in rows])
+            assert "accuracy" in (place / "comparison.txt").read_text()
+            if number == 2:
+                raise Interrupted(2)
+
+    monkeypatch.setattr(compare, "run_all", one_by_one)
+    words = [config, f"{config}:a_softmax", "--seeds", "0", "1", "--folder", str(place)]
+    assert compare.main(words) == 130
+    assert seen == [[1, 0], [1, 1], [2, 1]]
+    assert "run 3 of 4" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_compare_over_seeds_resumes_what_is_there(config, tmp_path, capsys):
     command = [config, f"{config}:a_softmax", "--seeds", "0", "1"]
@@ -72,7 +95,7 @@ def test_compare_over_seeds_resumes_what_is_there(config, tmp_path, capsys):
     assert record["rows"][1]["difference"]["verdict"] in ("holds", "open", "reversed")
     assert "(2 seeds)" in markdown_table(record) and "| 50 |" in markdown_table(record)
     # Threads and places may differ: nothing is trained again.
-    assert compare.main([*command, "--train.threads", "2"]) == 0
+    assert compare.main([*command, "--train.threads", "2", "--data.root", "elsewhere"]) == 0
     assert "seed" not in capsys.readouterr().err
     assert compare.main([*command, "--optimizer.lr", "0.1"]) == 1
     assert "another config" in capsys.readouterr().err

@@ -182,7 +182,7 @@ def test_damaged_weights_are_told_in_one_line(tmp_path, monkeypatch, capsys, con
 def test_wrong_values_are_told_in_plain_words():
     with pytest.raises(ConfigError, match="unknown optimizer.name 'sdg'; did you mean 'sgd'"):
         _config.read(None, ["--optimizer.name", "sdg"])
-    with pytest.raises(ConfigError, match="train.steps expects a value of type int, got ten"):
+    with pytest.raises(ConfigError, match="train.steps must be a whole number >= 1; got 'ten'"):
         _config.read(None, ["--train.steps", "ten"])
 
 

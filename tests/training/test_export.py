@@ -16,7 +16,8 @@ from small_run import run, small_config
 from hypersphere.cli import main
 from hypersphere.evaluation import Gallery, Threshold, model_hash
 from hypersphere.training.config import DataConfig
-from hypersphere.training.export import export_run
+from hypersphere.training.export import bundle, export_run
+from hypersphere.training.export.onnx_model import write_onnx
 from hypersphere.training.export.predict_script import NEAREST_CLASS, PAIR, SEARCH
 from hypersphere.training.run.trained import TrainedRun
 
@@ -31,6 +32,30 @@ def trained(tmp_path_factory):
     data = DataConfig(batch_size=32, normalize="mean", options={"protocol": "open_set"})
     run(small_config(data=data, rotate={"method": "cayley"}), folder)
     return folder
+
+
+@pytest.fixture(scope="module")
+def conversions():
+    """What was written as ONNX here: (network, options) -> the file."""
+    return {}
+
+
+@pytest.fixture(autouse=True)
+def converted_once(monkeypatch, conversions):
+    """The same network with the same options is converted once, which takes seconds.
+
+    Every export still compares the outputs of its file with those of the run.
+    """
+
+    def write(net, shape, path, scores, flips):
+        key = (model_hash(net), *shape, scores, flips)
+        if key in conversions:
+            path.write_bytes(conversions[key])
+        else:
+            write_onnx(net, shape, path, scores, flips)
+            conversions[key] = path.read_bytes()
+
+    monkeypatch.setattr(bundle, "write_onnx", write)
 
 
 def pictures(folder, count=4):

@@ -18,6 +18,7 @@ EXAMPLE = re.compile(r"^```python\n(.*?)^```\s+^```bash\n(.*?)^```", re.MULTILIN
 # Small and short; what the commands of the page say comes after it and wins.
 TINY = ["--train.steps", "3", "--train.quiet", "true", "--run.report", "false"]
 TINY += ["--data.batch_size", "16", "--data.share", "0.1", "--data.test_share", "0.1"]
+TINY += ["--baseline", "false"]
 KINDS = {
     "An angular activation": "angular",
     "A magnitude": "magnitude",
@@ -151,6 +152,7 @@ def test_every_option_of_the_example_has_a_text(heading, tmp_path, monkeypatch, 
     assert all(option.help for option in options(part.kind, part.name).values())
 
 
+@pytest.mark.slow
 def test_compare_and_sweep_take_plugins(tmp_path, monkeypatch, forget, capsys):
     monkeypatch.chdir(tmp_path)
     write("A head", tmp_path)

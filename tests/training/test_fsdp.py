@@ -27,7 +27,7 @@ def processes(name: str, folder: Path, *arguments: str) -> dict:
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=400,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return {**json.loads(done.stdout.splitlines()[-1]), "stderr": done.stderr}
@@ -122,7 +122,7 @@ def test_the_command(tmp_path, way):
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=400,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert "everything is in" in done.stdout

@@ -15,7 +15,7 @@ def test_killed_at_random_times_ends_bit_for_bit_where_the_whole_run_does(tmp_pa
         [sys.executable, str(script), str(tmp_path), "1", "6"],
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=400,
     )
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout.splitlines()[-1])

@@ -243,7 +243,8 @@ def test_resume_refuses_other_settings_and_records_what_may_change(tmp_path, cap
 
     folder = tmp_path / "a"
     words = ["--run.folder", str(folder), "--run.report", "false", "--train.quiet", "true"]
-    words += ["--data.share", "0.2", "--model.widths", "[4,4,4]", "--data.options", "{}"]
+    words += ["--baseline", "false"]
+    words += ["--data.share", "0.2", "--model.widths", "[4,4,4]", "--data.options", "{copies: 1}"]
     assert command.main([*words, "--train.steps", "3"]) == 0
     record, text = (folder / "run.json").read_text(), (folder / "config.yaml").read_text()
     capsys.readouterr()
@@ -259,6 +260,7 @@ def test_resume_refuses_other_settings_and_records_what_may_change(tmp_path, cap
     assert command.main([*resume, "--train.steps", "5", "--train.log_every", "1"]) == 0
     said = capsys.readouterr().out
     assert "train.steps 3 -> 5" in said and "resumed at step 3" in said
+    assert "run.folder" not in said  # where the run is, is no change
     record = json.loads((folder / "run.json").read_text())
     config = yaml.safe_load((folder / "config.yaml").read_text())
     assert record["config"]["train"]["steps"] == config["train"]["steps"] == 5
@@ -273,7 +275,8 @@ def test_a_config_that_was_changed_after_the_run_wrote_it_is_not_resumed(tmp_pat
 
     folder = tmp_path / "a"
     words = ["--run.folder", str(folder), "--run.report", "false", "--train.quiet", "true"]
-    words += ["--data.share", "0.2", "--model.widths", "[4,4,4]", "--data.options", "{}"]
+    words += ["--baseline", "false"]
+    words += ["--data.share", "0.2", "--model.widths", "[4,4,4]", "--data.options", "{copies: 1}"]
     assert command.main([*words, "--train.steps", "3"]) == 0
     text = (folder / "config.yaml").read_text()
     (folder / "config.yaml").write_text(text.partition("train:")[0])

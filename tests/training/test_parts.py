@@ -1,6 +1,7 @@
 """Options derived from signatures and docstrings: complete, typed, in range."""
 
 import math
+import re
 
 import pytest
 
@@ -109,6 +110,7 @@ def test_numbers_out_of_range_are_refused_on_the_command_line(key, value, capsys
     assert train.main([f"--{key}={text}"]) == 2
     error = capsys.readouterr().err
     assert key in error and "Traceback" not in error
+    assert re.search(r"must (be an? (whole )?number (>|in )|not be empty)", error), error
 
 
 @pytest.mark.parametrize(

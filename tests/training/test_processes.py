@@ -170,7 +170,7 @@ def test_a_process_that_stands_still_does_not_hold_up_the_others(tmp_path):
     assert answer["codes"][0] == 1 and answer["said"] == {}  # it was woken by nothing
     said = f"process 1 of 2 (pid {answer['pids'][1]} on"
     assert said in answer["stderr"] and "no sign of life for 10 s" in answer["stderr"]
-    assert answer["seconds"] < 90
+    assert answer["seconds"] < 180  # and not the half hour after which gloo gives up
 
 
 @pytest.mark.slow

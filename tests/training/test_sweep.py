@@ -64,12 +64,12 @@ def test_a_stopped_sweep_goes_on_with_the_same_command(
         text=True,
     )
     assert process.stdout.readline().startswith("trial 0: accuracy")
-    deadline = time.monotonic() + 20  # wait until the second trial is training
+    deadline = time.monotonic() + 120  # wait until the second trial is training
     while not list(tmp_path.glob("runs/sweep-c/runs/fold-*/checkpoints")):
         assert time.monotonic() < deadline
         time.sleep(0.002)
     process.send_signal(number)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=120)
     kind = number != signal.SIGKILL
     assert process.returncode == (128 + number if kind else -number)
     assert ("the same command goes on" in err) is kind and "Traceback" not in err

@@ -19,9 +19,9 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
-from hypersphere import registry
+from hypersphere import ranges, registry
 from hypersphere._optional import require
 from hypersphere.commands._files import (
     DEFAULT_NAMES,
@@ -36,7 +36,7 @@ from hypersphere.commands._files import (
 from hypersphere.commands._options import type_text
 from hypersphere.commands._overrides import NAMED, choose_parts, join_part_options, read_overrides
 from hypersphere.commands._yaml import ConfigError
-from hypersphere.ranges import literal_choices
+from hypersphere.ranges import Range, literal_choices, range_of
 from hypersphere.registry import unknown_name
 from hypersphere.training.config import Config
 from hypersphere.training.own_parts import plugins_of, require_parts
@@ -242,7 +242,8 @@ def _parser(prog: str, names: str, revision: int) -> tuple[Any, dict[str, Any]]:
     known: dict[str, Any] = {}
     try:
         for key, option in all_options(chosen):
-            known[key] = option.type
+            limited = isinstance(option.range, Range)
+            known[key] = Annotated[option.type, option.range] if limited else option.type
             extra = (
                 {"required": True} if option.default is REQUIRED else {"default": option.default}
             )
@@ -372,8 +373,14 @@ def _assemble(parsed: dict[str, Any], chosen: Mapping[str, Any]) -> Config:
 def _readable(error: Exception, known: Mapping[str, Any]) -> str:
     """jsonargparse's message without its nesting and its names of types."""
     text = " ".join(line.strip() for line in str(error).splitlines() if line.strip())
-    found = re.fullmatch(r'Parser key "([\w.]+)": Expected an? (.+)\. Got value: (.*)', text)
-    union = re.match(r'Parser key "([\w.]+)": Does not validate .* Given value: (.*)', text)
+    found = re.fullmatch(r'Parser key "([\w.]+)": Expected an? (.+)\. Got value: ?(.*)', text)
+    union = re.match(r'Parser key "([\w.]+)": Does not validate .* Given value: ?(.*)', text)
+    wrong = union or found
+    if wrong is not None and range_of(known.get(wrong[1])) is not None:
+        try:  # a word where a number belongs, such as nan: the message has the range
+            ranges.check(wrong[1], wrong.groups()[-1], known[wrong[1]])
+        except ValueError as refused:
+            return str(refused)
     if union is not None and union[1] in known:
         allowed = literal_choices(known[union[1]])
         if allowed:

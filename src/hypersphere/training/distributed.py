@@ -20,6 +20,14 @@ __all__ = ["Agreement", "SyncedBatchNorm", "any_process", "gather_states", "make
 __all__ += ["share_states", "synchronize"]
 
 
+def import_fabric() -> Any:
+    """The module `lightning_fabric`, without the packages whose version alone it wants."""
+    from hypersphere._optional import require, version_alone
+
+    with version_alone("torchmetrics"):
+        return require("lightning_fabric", extra="train")
+
+
 def make_fabric(
     accelerator: str = "auto",
     devices: int | str = "auto",
@@ -46,9 +54,7 @@ def make_fabric(
     >>> make_fabric(accelerator="cpu").world_size
     1
     """
-    from hypersphere._optional import require
-
-    lightning = require("lightning_fabric", extra="train")
+    lightning = import_fabric()
     if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun: the processes exist already
         devices = int(os.environ["LOCAL_WORLD_SIZE"])
         num_nodes = int(os.environ["WORLD_SIZE"]) // devices

@@ -19,6 +19,7 @@ from torch import Tensor
 
 REPLICATES = 1000
 MOST_COUNTED = 1 << 15  # rows that tell how much a resampling drew in all
+MOST_AT_ONCE = 1 << 18  # numbers of the resamplings that are computed together
 
 
 def just_above(scores: Tensor) -> Tensor:
@@ -65,7 +66,7 @@ def quantile(values: Tensor, weights: Tensor, allowed: float) -> Tensor:
         The score.
     """
     total = weights.cumsum(0)
-    place = int(torch.searchsorted(total, torch.tensor(allowed + 1e-9).double(), right=True))
+    place = int(torch.searchsorted(total, total.new_tensor(allowed + 1e-9), right=True))
     return values[min(place, len(values) - 1)]
 
 
@@ -136,22 +137,29 @@ def resampled(
     tail = min(int(torch.searchsorted(total, 4 * rate * rows + 20)) + 1, len(values))
     level = int(torch.searchsorted(total[:tail], rate * rows + 20).clamp(max=tail - 1))
     values, weights = values[:tail], weights[:tail]
-    owners = owner[:tail].unbind(1)
     replicates = REPLICATES if tail <= 1 << 17 else REPLICATES // 5  # the interval is narrow then
+    tabled = members.shape[1] == 2 and count**2 <= MOST_COUNTED
+    if tabled:  # few people have few pairs: how often each was drawn is a table, and rows its cells
+        owner, members = (x[:, :1] * count + x[:, 1:] for x in (owner, members))
+    owners = owner[:tail].unbind(1)
     # How much is drawn in all hardly varies: evenly spread rows are enough to tell.
     spread = members[:: -(-rows // MOST_COUNTED)].unbind(1)
     found = torch.empty(replicates, dtype=values.dtype)
-    passed = torch.full((replicates,), math.nan, dtype=torch.float64)
-    for i in range(replicates):
-        drawn = torch.randint(count, (count,), generator=generator)
-        times = torch.bincount(drawn, minlength=count).double()
-        mass = float(_together(times, spread).mean()) * rows
-        if mass == 0:  # one person again and again: no pair of different people
-            found[i] = values[0]
-            continue
-        above = (weights * _together(times, owners)).cumsum(0)
-        place = int(torch.searchsorted(above, allowed_weight(rate, mass) + 1e-9, right=True))
-        found[i], passed[i] = values[min(place, tail - 1)], above[level] / mass
+    passed = torch.empty(replicates, dtype=torch.float64)
+    widest = max(tail, count, len(spread[0]), count**2 * tabled)
+    for some in torch.arange(replicates).split(max(1, MOST_AT_ONCE // widest)):
+        drawn = torch.randint(count, (len(some), count), generator=generator)
+        times = torch.zeros(drawn.shape, dtype=torch.float64)
+        times.scatter_add_(1, drawn, torch.ones_like(times))
+        if tabled:
+            times = (times[:, :, None] * times[:, None]).flatten(1)
+        mass = _mean_together(times, spread) * rows
+        above = (weights * _together(times, owners)).cumsum(1)
+        allowed = mass.new_tensor([allowed_weight(rate, m) for m in mass.tolist()]) + 1e-9
+        place = torch.searchsorted(above, allowed[:, None], right=True)[:, 0]
+        nobody = mass == 0  # one person again and again: no pair of different people
+        found[some] = values[place.clamp(max=tail - 1).masked_fill(nobody, 0)]
+        passed[some] = above[:, level] / mass  # NaN of nobody
     share = float(total[level]) / rows
     passed = passed[passed.isfinite()]
     if share > 1 - 1e-9 or len(passed) < 2:  # everybody passes: nothing varies
@@ -162,6 +170,14 @@ def resampled(
 
 
 def _together(times: Tensor, people: Sequence[Tensor]) -> Tensor:
-    """How often a row was drawn: as often as its person, or as both people of a pair."""
-    once = times[people[0]]
-    return once if len(people) == 1 else once * times[people[1]]
+    """How often each row was drawn: as often as its person, or as both people of a pair."""
+    once = times.index_select(1, people[0])
+    return once if len(people) == 1 else once * times.index_select(1, people[1])
+
+
+def _mean_together(times: Tensor, people: Sequence[Tensor]) -> Tensor:
+    """The mean of `_together` over the rows; rows of the same person are counted first."""
+    if len(people) == 2:
+        return _together(times, people).mean(1)
+    held = torch.bincount(people[0], minlength=times.shape[1]).double()
+    return times @ held / len(people[0])
