@@ -72,7 +72,7 @@ def dense_loss(head, x, y, **options):
         hot = F.one_hot(y, CLASSES).to(scores)
         weight = head.positive * hot + (1 - head.positive) * (1 - hot)
         entropy = F.binary_cross_entropy_with_logits(scores, hot, weight, reduction="none")
-        return (entropy.sum(1) / head.scale).mean()
+        return head.factor * (entropy.sum(1) / head.scale).mean()
     loss = F.cross_entropy(scores, y, **options)
     penalty = head.penalty(x)
     return loss if penalty is None else loss + penalty.mean()
@@ -191,7 +191,7 @@ def test_sphereface_r_draws_lengths_to_the_scale():
 
 @pytest.mark.parametrize(("margin_type", "m"), [("cosine", 0.4), ("angle", 0.2), ("multiple", 1.2)])
 def test_sphereface2_is_its_equation(margin_type, m):
-    head = heads.SphereFace2Head(DIM, CLASSES, m=m, margin_type=margin_type).double()
+    head = heads.SphereFace2Head(DIM, CLASSES, m=m, margin_type=margin_type, factor=1.0).double()
     x, y = batch()
     x = (x.detach() + 2 * HF.normalize(head.weight.detach())[y]).requires_grad_()  # small angles
     bias = head.shared_bias.item()
@@ -636,8 +636,8 @@ def test_wrong_arguments_are_named(make, message):
 
 def test_the_factor_of_sphereface2_is_that_of_its_loss():
     torch.manual_seed(0)
-    plain = heads.SphereFace2Head(DIM, CLASSES)
-    scaled = heads.SphereFace2Head(DIM, CLASSES, factor=50.0)
+    plain = heads.SphereFace2Head(DIM, CLASSES, factor=1.0)
+    scaled = heads.SphereFace2Head(DIM, CLASSES)  # 50, as the authors' code
     scaled.load_state_dict(plain.state_dict())
     x, y = torch.randn(7, DIM), torch.arange(7) % CLASSES
     close(scaled.loss(x, y), 50 * plain.loss(x, y))

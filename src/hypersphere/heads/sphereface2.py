@@ -33,11 +33,10 @@ class SphereFace2Head(MarginHead):
     each of them, and b is a threshold in training as in use. b is learned; it starts where the loss
     of orthogonal features is smallest, in closed form (`functional.binary_bias`).
 
-    `loss` is the sum of binary cross entropies, weighted and divided by s as above. Divided so, its
-    gradient is small, and a network that starts from scratch needs some times the updates of a
-    softmax; ``scale=15, m=0.2, factor=10`` learned faster in `benchmarks/from_scratch.py`. The
-    authors' code multiplies the loss by 50 and lets the gradient be that of cos(theta),
-    `gradient="detached"`. There is no label smoothing.
+    `loss` is this times `factor`. Divided by s alone, its gradient is s times smaller than that of
+    a softmax with the same s, and a network that starts from scratch learns next to nothing at
+    ordinary rates; the authors' code has the factor 50, and so has this head. Theirs also lets the
+    gradient be that of cos(theta), `gradient="detached"`. There is no label smoothing.
 
     Args:
         in_features: dimension d of the features.
@@ -52,7 +51,7 @@ class SphereFace2Head(MarginHead):
         gradient: "exact" or "detached".
         sample: share of the classes, in (0, 1], that `loss` uses in training; all labels of the
             batch are among them, and those drawn count for the rest. Default: all.
-        factor: of the loss. Default: 1, as in the equation.
+        factor: of the loss; 1 is the equation.
 
     >>> head = SphereFace2Head(8, 1000)
     >>> round(head.shared_bias.item(), 2)
@@ -72,7 +71,7 @@ class SphereFace2Head(MarginHead):
         margin_type: Literal["cosine", "angle", "multiple"] = "cosine",
         gradient: Gradient = "exact",
         sample: float | None = None,
-        factor: Annotated[float, Range(gt=0)] = 1.0,
+        factor: Annotated[float, Range(gt=0)] = 50.0,
     ) -> None:
         if margin_type not in _ROLES:
             raise ValueError(f"margin_type is one of {', '.join(_ROLES)}; got {margin_type!r}")
