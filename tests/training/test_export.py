@@ -303,7 +303,7 @@ def test_the_script_obeys_its_files_and_refuses_16_bits(trained, deployed, tmp_p
     Image.fromarray(np.full((9, 9), 40_000, np.uint16)).save(tmp_path / "deep.png")
     code, lines, err = predict(deployed, a, tmp_path / "deep.png")
     assert code == 1 and lines == [] and err.count("\n") == 1
-    assert "deep.png cannot be read (KeyError('I;16'))" in err
+    assert "deep.png cannot be read as 8 bits ('I;16')" in err
     assert predict(deployed, tmp_path / "deep.png", a)[0] == 1
     copy = Path(shutil.copytree(deployed, tmp_path / "copy"))
     how = json.loads((copy / "preprocessing.json").read_text())
@@ -339,7 +339,7 @@ def test_exit_codes_of_several_pictures(trained, tmp_path, capsys):
     code, lines, err = predict(folder, a, c, b)
     assert code == 3 and len(lines) == 3 and ": unknown (" in lines[1] and not err
     code, lines, err = predict(folder, a, tmp_path / "no.png", c)
-    assert code == 1 and len(lines) == 2 and "no.png: cannot be read (" in err
+    assert code == 1 and len(lines) == 2 and "no.png: cannot be read as 8 bits (" in err
     gallery.threshold = None
     place = gallery.save(tmp_path / "people")
     words = ["export", str(trained), str(tmp_path / "without"), "--gallery", str(place)]

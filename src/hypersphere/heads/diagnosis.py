@@ -19,6 +19,7 @@ from .theory import minimum_loss, minimum_scale
 __all__ = ["Diagnosis", "Start", "diagnose", "first_look"]
 
 OPPOSITE = -0.5  # mean cosine to all classes, below which nothing comes back by itself
+AWAY = -0.3  # below which features are on the way there, or stay if nothing else is learned
 
 
 @dataclass(frozen=True)
@@ -187,12 +188,13 @@ def _advice(
     if head.num_classes == 1:
         return []  # one class is always right: log C = 0 is the best loss, not a guess
     advice = []
-    opposite = found.class_cosine < OPPOSITE
-    if opposite:
-        advice.append(_opposite(head, found))
     at_log_c = not fresh and abs(found.plain_loss - found.log_classes) <= stuck * found.log_classes
     chance = 1 / head.num_classes
     told_apart = found.accuracy > (1 + chance) / 2  # more than half way from chance to all
+    stays = at_log_c and not told_apart  # a head that learns passes by; one that guesses is there
+    opposite = found.class_cosine < (AWAY if stays else OPPOSITE)
+    if opposite:
+        advice.append(_opposite(head, found))
     if head.scale is not None and not head.keep_weight_norm:
         least = minimum_loss(head.num_classes, found.scale)
         if least > 0.1 * found.log_classes:
@@ -289,7 +291,7 @@ def _since(
     grown = found.target_angle - float(first.target_angle)
     if grown < -5 or found.accuracy > float(first.accuracy) + 0.1 or head.num_classes == 1:
         return []
-    if found.class_cosine < -0.3 and grown > 20:
+    if found.class_cosine < AWAY and grown > 20:
         return [_opposite(head, found)]
     shorter = head.scale is None and found.scale < float(first.scale) / 2
     if shorter and _escapes_margin(head, found, x, labels):

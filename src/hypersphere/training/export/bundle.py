@@ -35,7 +35,8 @@ NO_PAIRS = (
     "kept no scores of pairs; `hypersphere gallery calibrate GALLERY --run {run} --far {far:g}` "
     "fits both thresholds"
 )
-MODES = "1 L LA La P PA RGB RGBA RGBX RGBa CMYK YCbCr HSV".split()  # Pillow's of 8 bits at most
+# Pillow's modes of 8 bits at most
+MODES = ("1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBX", "RGBa", "CMYK", "YCbCr", "HSV")
 BILINEAR = 2  # Pillow's number
 ABOUT = {
     "modes": "mode of the file -> mode of the network, of Pillow; others have more than 8 bits",
@@ -159,7 +160,7 @@ def preprocessing(run: TrainedRun, aligned: bool | None = None) -> dict[str, Any
             "crops it first"
         )
     channels, height, width = run.shape
-    mean, std = (torch.as_tensor(v).double() for v in (run.normalize.mean, run.normalize.std))
+    mean, std = (torch.as_tensor(v).float() for v in (run.normalize.mean, run.normalize.std))
     return {
         "modes": dict.fromkeys(MODES, "L" if channels == 1 else "RGB"),
         "orientation": "exif",

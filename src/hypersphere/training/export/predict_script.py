@@ -37,7 +37,7 @@ if __name__ == "__main__":
             codes.append(0 if least and score >= least["value"] else 3)
             print(f"{path}: {'unknown' if codes[-1] else name} ({score:.4f}; {rule['in_words']})")
         except Exception as error:  # Pillow raises many kinds
-            codes.append(print(f"{path}: cannot be read ({error!r})", file=sys.stderr) or 1)
+            codes.append(print(f"{path}: cannot be read as 8 bits ({error})", file=sys.stderr) or 1)
     sys.exit(1 if 1 in codes else max(codes))
 """
 )
@@ -52,7 +52,7 @@ if __name__ == "__main__":
     try:
         score, least = np.dot(*map(predict, sys.argv[1:])), rule["pair"]
     except Exception as error:  # Pillow raises many kinds
-        sys.exit(f"{' or '.join(sys.argv[1:])} cannot be read ({error!r})")
+        sys.exit(f"{' or '.join(sys.argv[1:])} cannot be read as 8 bits ({error})")
     same = bool(least) and score >= least["value"]
     print(f"{'the same' if same else 'different'} ({score:.4f}; {rule['in_words']})")
     sys.exit(0 if same else 3)
@@ -70,7 +70,7 @@ if __name__ == "__main__":
             best = predict(path).argmax()
             print(f"{path}: nearest trained class {rule['classes'][best]}")
         except Exception as error:  # Pillow raises many kinds
-            code = print(f"{path}: cannot be read ({error!r})", file=sys.stderr) or 1
+            code = print(f"{path}: cannot be read as 8 bits ({error})", file=sys.stderr) or 1
     sys.exit(code)
 """
 )
