@@ -67,7 +67,8 @@ def test_defaults_learn_at_ordinary_rates(head, lr):
 def test_the_scales_of_the_papers_need_a_batchnorm(head, options):
     """They were the defaults, or are those of the released code."""
     found = train(lambda d, c: head(d, c, **options), lr=0.1)
-    assert found.accuracy < 0.5 and not found.healthy, found
+    assert found.accuracy < 0.5 and "BatchNorm" in str(found), found
+    assert "the scale" in str(found) and "annealing" not in str(found)
     assert train(lambda d, c: head(d, c, **options), 0.1, last=nn.BatchNorm1d(32)).accuracy > 0.9
 
 

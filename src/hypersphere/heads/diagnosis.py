@@ -14,7 +14,7 @@ from ..functional.cross_entropy import margin_cross_entropy, margin_logits
 from ..functional.labels import check_labels, check_shapes
 from ..functional.margins import is_trivial
 from .margin import MarginHead
-from .theory import minimum_loss, minimum_scale
+from .theory import automatic_scale, minimum_loss, minimum_scale
 
 __all__ = ["Diagnosis", "Start", "diagnose", "first_look"]
 
@@ -276,7 +276,8 @@ def _opposite(head: MarginHead, found: Diagnosis) -> str:
     return (
         f"the features {'lie' if found.class_cosine < OPPOSITE else 'turn'} opposite to all "
         f"classes at once (about {angle:.0f} degrees, own class {found.target_angle:.0f}): there "
-        f"the margin keeps them, and nothing more is learned. Start anew: {what}"
+        f"{'they stay' if head.margin is None else 'the margin keeps them'}, and nothing more is "
+        f"learned. Start anew: {what}"
     )
 
 
@@ -321,7 +322,14 @@ def _escapes_margin(head: MarginHead, found: Diagnosis, x: Tensor, labels: Tenso
 
 
 def _softer(head: MarginHead, found: Diagnosis, why: str) -> str:
-    if head.annealing is None:
+    enough = automatic_scale(head.num_classes)
+    if head.scale is not None and found.scale > 1.5 * enough:
+        what = (
+            f"the scale {found.scale:.3g} is large for {head.num_classes} classes: leave it out, "
+            f"which means {enough:.3g}, end the network with a BatchNorm, or lower the learning "
+            f"rate; else use a smaller m"
+        )
+    elif head.annealing is None:
         what = (
             "set head.annealing = LambdaAnnealing.sphereface(), or use a smaller m, or start from "
             "a network trained without margin"
