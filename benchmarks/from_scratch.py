@@ -1,12 +1,13 @@
 """Which heads learn from scratch, at an ordinary rate, in a network without BatchNorm.
 
-    python benchmarks/from_scratch.py [--steps 200] [--data letters lfw]
+    python benchmarks/from_scratch.py [--steps 600] [--data letters lfw]
 
 The network is a small one of SphereFace (Table 2.7), whose features keep a common part: there an
 additive angular margin with the scale of its paper drives all features to the side opposite to all
 classes (see "The trap" in docs/heads.md). LFW is looked for in HYPERSPHERE_DATA and left out
-without it. Figures are test accuracies in percent after 200 updates of 64 pictures with SGD,
-learning rate 0.05, momentum 0.9, weight decay 5e-4, seed 0.
+without it. Figures are test accuracies in percent after 600 updates of 64 pictures with SGD,
+learning rate 0.05, momentum 0.9, weight decay 5e-4, seed 0. Every head has its defaults, which were
+chosen on a quarter of the training pictures, held out; the last rows have the scales of the papers.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def annealed(features: int, classes: int) -> nn.Module:
 HEADS: dict[str, Make] = {
     "softmax": hs.heads.SoftmaxHead,
     "A-Softmax, annealed": annealed,
-    "AM-Softmax": lambda d, c: hs.heads.AMSoftmaxHead(d, c, scale=hs.heads.automatic_scale(c)),
+    "AM-Softmax": hs.heads.AMSoftmaxHead,
     "ArcFace": hs.heads.ArcFaceHead,
     "ArcFace, margin growing": lambda d, c: hs.heads.ArcFaceHead(
         d, c, m=MarginSchedule(0.0, 0.5, steps=100)
@@ -49,12 +50,11 @@ HEADS: dict[str, Make] = {
     "AdaFace": hs.heads.AdaFaceHead,
     "MagFace": hs.heads.MagFaceHead,
     "CurricularFace": hs.heads.CurricularFaceHead,
-    "SphereFace-R v1": lambda d, c: hs.heads.SphereFaceRHead(
-        d, c, scale=hs.heads.automatic_scale(c)
-    ),
+    "SphereFace-R v1": hs.heads.SphereFaceRHead,
     "SphereFace2": hs.heads.SphereFace2Head,
-    "SphereFace2, s = 15, m = 0.2, factor 10": lambda d, c: hs.heads.SphereFace2Head(
-        d, c, m=0.2, scale=15.0, factor=10.0
+    "AM-Softmax, s = 30": lambda d, c: hs.heads.AMSoftmaxHead(d, c, scale=30.0),
+    "SphereFace2, s = 40, factor 50": lambda d, c: hs.heads.SphereFace2Head(
+        d, c, scale=40.0, factor=50.0
     ),
     "ArcFace, s = 64": lambda d, c: hs.heads.ArcFaceHead(d, c, scale=64.0),
 }
@@ -101,17 +101,16 @@ def compare(split: hs.data.Split, steps: int) -> list[Row]:
     bar = 0.8 * found["softmax"][0]
     rows = []
     for name, (accuracy, angle) in found.items():
-        trapped = name == "ArcFace, s = 64"
-        limit = None if trapped else bar
+        limit = None if ", s = " in name else bar
         rows.append(Row(name, value=accuracy, unit="%", limit=limit, at_least=True))
-        if trapped:
+        if name == "ArcFace, s = 64":
             rows.append(Row("the same: angle to all classes", value=angle, unit="degrees"))
     return rows
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--steps", type=int, default=600)
     parser.add_argument("--data", nargs="+", default=["letters", "lfw"])
     arguments = parser.parse_args()
     torch.set_num_threads(1)

@@ -53,15 +53,15 @@ def open_set_table(record: dict) -> str:
     """Unknown people named and known people found, mean and deviation over seeds, by head."""
     lines = [
         "| head | seeds | unknown people named | largest | known people found | nearest without a "
-        "threshold |",
-        "|---|---|---|---|---|---|",
+        "threshold | training pictures told apart |",
+        "|---|---|---|---|---|---|---|",
     ]
     by_head: dict[str, list[dict]] = {}
     for row in record["rows"]:
         by_head.setdefault(row["head"], []).append(row)
     for head, rows in by_head.items():
         cells = [head, str(len(rows))]
-        for key in ("named", "found", "rank_1"):
+        for key in ("named", "found", "rank_1", "train_accuracy"):
             values = [100 * row[key] for row in rows]
             spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
             cells.append(f"{statistics.mean(values):.2f}{spread} %")

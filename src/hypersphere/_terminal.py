@@ -8,6 +8,9 @@ import shutil
 import sys
 import textwrap
 import unicodedata
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TextIO
 
 LONGEST_LINE = 96  # longer ones are tiring to read, however wide the terminal
@@ -100,12 +103,45 @@ def complain(command: str, error: object) -> None:
         error: the reason; control characters in it are escaped, and the middle of very long words
             and texts is left out.
     """
-    text = printable(error, newlines=True)
+    print(_message(command, error), file=sys.stderr, flush=True)
+
+
+def _message(command: str, what: object) -> str:
+    text = printable(what, newlines=True)
     text = re.sub(rf"\S{{{LONGEST_WORD},}}", lambda word: _shortened(word[0], LONGEST_WORD), text)
     text = f"hypersphere {command}".rstrip() + f": {_shortened(text, LONGEST)}"
     if sys.stderr.isatty():  # a file or another program gets each message in one piece
         text = wrapped(text, columns_of(sys.stderr) - 1)
-    print(text, file=sys.stderr, flush=True)
+    return text
+
+
+@contextmanager
+def plain_warnings(command: str) -> Iterator[None]:
+    """Warnings as sentences of a command: the line of code that they come from helps its user not.
+
+    Only how they are printed changes, not which ones are, nor who records them.
+
+    Args:
+        command: the command, such as "train".
+    """
+    before = warnings.formatwarning
+
+    def sentence(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        line: str | None = None,
+    ) -> str:
+        if category is UserWarning:
+            return _message(command, message) + "\n"
+        return before(message, category, filename, lineno, line)
+
+    warnings.formatwarning = sentence
+    try:
+        yield
+    finally:
+        warnings.formatwarning = before
 
 
 def columns_of(stream: TextIO) -> int:

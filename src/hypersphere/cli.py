@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from ._terminal import complain, hanging
+from ._terminal import complain, hanging, plain_warnings
 from ._version import __version__
 from .commands import listing
 from .commands.listing import LISTINGS
@@ -57,6 +57,14 @@ def usage() -> str:
     )
 
 
+def _run(name: str, arguments: list[str]) -> int:
+    if name in LISTINGS:
+        return listing.main(name, arguments)
+    module = importlib.import_module(f"hypersphere.commands.{name}")
+    more = (list(COMMANDS),) if name == "completion" else ()
+    return int(module.main(arguments, *more))
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one subcommand.
 
@@ -87,10 +95,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             except ValueError as error:
                 complain(name, error)
                 return 2
-        if name in LISTINGS:
-            return listing.main(name, rest)
-        module = importlib.import_module(f"hypersphere.commands.{name}")
-        return int(module.main(rest, list(COMMANDS)) if name == "completion" else module.main(rest))
+        with plain_warnings(name):
+            return _run(name, rest)
     except ModuleNotFoundError as error:
         # A missing extra is the user's to install, not a crash: say it in one line.
         complain(name, error)

@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 import termios
+import warnings
 from pathlib import Path
 
 import fastjsonschema
@@ -18,7 +19,7 @@ import yaml
 
 from hypersphere import cli
 from hypersphere._terminal import complain
-from hypersphere.commands import _config, train
+from hypersphere.commands import _config, align, train
 from hypersphere.commands._schema import config_schema
 from hypersphere.training.baseline import plain_twin
 from hypersphere.training.progress import Progress
@@ -264,3 +265,21 @@ def test_messages_fit_the_terminal_and_stay_whole_elsewhere(monkeypatch, capsys)
 
 def _joined(text):
     return " ".join(text.split())
+
+
+def test_warnings_are_sentences(monkeypatch, capsys):
+    """`train` showed the line of code that had found two pictures unreadable."""
+
+    def command(arguments):
+        for kind in (UserWarning, DeprecationWarning):
+            print(warnings.formatwarning(kind("two\nlines"), kind, "some/file.py", 3, "code()"))
+        return 0
+
+    before = warnings.formatwarning
+    monkeypatch.setattr(align, "main", command)
+    assert cli.main(["align"]) == 0
+    assert capsys.readouterr().out == (
+        "hypersphere align: two\nlines\n\n"
+        "some/file.py:3: DeprecationWarning: two\nlines\n  code()\n\n"
+    )
+    assert warnings.formatwarning is before

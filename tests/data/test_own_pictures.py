@@ -165,3 +165,16 @@ def test_a_class_without_a_readable_picture_is_no_class(tmp_path, lazy, protocol
     assert names[1] == [name for name in names[0] if name != lost]
     if protocol == "open_set":
         assert lost in split.notes["people"]["train"]  # the file of people stays as it is
+
+
+def test_a_broken_picture_is_told_with_its_reason_alone(tmp_path):
+    """The message ended with "A fresh copy: where the picture came from"."""
+    people(tmp_path, {"ada": 1})
+    whole = next((tmp_path / "ada").iterdir())
+    cut = tmp_path / "cut.png"
+    cut.write_bytes(whole.read_bytes()[:60])
+    (tmp_path / "text.png").write_bytes(b"no picture")
+    for path, reason in ((cut, "truncated"), (tmp_path / "text.png", "no format that Pillow")):
+        with pytest.raises(DamagedData, match=f"{path.name} is damaged: .*{reason}") as error:
+            hs.data.read_image(path)
+        assert "fresh copy" not in str(error.value) and str(error.value).count(path.name) == 1

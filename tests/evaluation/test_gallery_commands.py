@@ -105,7 +105,7 @@ def test_answers_say_the_score_and_what_failed(place, gallery, tmp_path):
     code, _, err = gallery("identify", *words, "--threshold", "nan")
     assert code == 1 and "expected a finite number" in err
     code, _, err = gallery("identify", tmp_path / "broken.png", "--run", place / "run")
-    assert code == 1 and "none of 1 pictures can be read" in err and "cannot identify" in err
+    assert code == 1 and "none of 1 pictures can be read" in err and "no format" in err
 
 
 def test_exit_codes_and_what_was_decided_by(place, gallery):

@@ -9,7 +9,14 @@ import pytest
 import torch
 
 from hypersphere.cli import main
-from hypersphere.evaluation import Gallery, NoThreshold, Threshold, fit_threshold
+from hypersphere.evaluation import (
+    Gallery,
+    NoThreshold,
+    Threshold,
+    fit_threshold,
+    open_set_identification,
+)
+from hypersphere.evaluation.recognition.roc import roc_curve
 
 from reference.thresholds import least_threshold, rate_of_search
 
@@ -42,6 +49,30 @@ def test_the_rate_to_expect_is_at_most_the_one_asked_for(far):
         error = float(true.std()) / math.sqrt(len(true))
         assert float(true.mean()) == pytest.approx(wanted, abs=4 * error)
         assert float(true.mean()) <= far + 4 * error
+
+
+@pytest.mark.parametrize(("n", "far"), [(100, 0.01), (101, 0.02), (350, 0.01), (199, 0.05)])
+def test_measured_rates_and_fitted_thresholds_differ_as_documented(n, far):
+    """Note [Measured rates]: floor(n f) impostors pass one, floor((n + 1) f) - 1 the other."""
+    angles = torch.linspace(0.2, 1.4, n)
+    unknown = torch.stack([angles.cos(), angles.sin(), torch.zeros(n)], 1)
+    scores = torch.nn.functional.normalize(unknown)[:, 0]
+    known, ids = torch.eye(3)[:1], [0, *range(1, n + 1)]
+    result = open_set_identification(torch.cat([known, unknown]), known, ids, [0], fars=[far])
+    found = result.dir_at_far[0]
+    same = torch.arange(n + 1) == 0
+    paired = roc_curve(torch.cat([torch.ones(1), scores]), same).tar_at(far)
+    fitted = fit_threshold(scores, far).value
+    measured = math.floor(n * far + 1e-9)
+    passing = [
+        int((scores > bar + 1e-6).sum()) for bar in (found.threshold, paired[1] - 1e-5, fitted)
+    ]
+    assert passing == [measured, measured, math.floor((n + 1) * far + 1e-9) - 1]
+    to_expect = (measured + 1) / (n + 1)
+    if (n, far) == (199, 0.05):
+        assert passing[2] == measured and to_expect == far
+    else:
+        assert passing[2] == measured - 1 and to_expect > far
 
 
 @pytest.mark.parametrize(("width", "size"), [(6, 6), (6, 2), (3, 6), (1, 6)])

@@ -117,7 +117,7 @@ def test_loss_is_the_cross_entropy_of_the_logits_gradients_too(name):
             heads.WSoftmaxHead(DIM, CLASSES, "linear"),
         ),
         (heads.AMSoftmaxHead(DIM, CLASSES, m=0), heads.SSoftmaxHead(DIM, CLASSES)),
-        (heads.ArcFaceHead(DIM, CLASSES, m=0, scale=30.0), heads.SSoftmaxHead(DIM, CLASSES)),
+        (heads.ArcFaceHead(DIM, CLASSES, m=0), heads.SSoftmaxHead(DIM, CLASSES)),
     ],
     ids=["l_softmax", "a_softmax", "ga_softmax", "am_softmax", "arcface"],
 )

@@ -72,7 +72,7 @@ def dense_loss(head, x, y, **options):
         hot = F.one_hot(y, CLASSES).to(scores)
         weight = head.positive * hot + (1 - head.positive) * (1 - hot)
         entropy = F.binary_cross_entropy_with_logits(scores, hot, weight, reduction="none")
-        return (entropy.sum(1) / head.scale).mean()
+        return head.factor * (entropy.sum(1) / head.scale).mean()
     loss = F.cross_entropy(scores, y, **options)
     penalty = head.penalty(x)
     return loss if penalty is None else loss + penalty.mean()
@@ -153,7 +153,7 @@ def test_curricularface_is_its_equation():
 
 @pytest.mark.parametrize("version", ["v1", "v2"])
 def test_sphereface_r_is_its_equation(version):
-    head = heads.SphereFaceRHead(DIM, CLASSES, m=1.8, version=version).double()
+    head = heads.SphereFaceRHead(DIM, CLASSES, m=1.8, scale=30.0, version=version).double()
     x, y = batch()
     rows = reference.sphereface_r(x.detach(), head.weight, y, m=1.8, version=version)
     close(head(x, y).detach(), torch.tensor(rows, dtype=D))
@@ -165,14 +165,16 @@ def test_sphereface_r_is_its_equation(version):
     parts = [x, head.weight]
     expected = torch.autograd.grad(F.cross_entropy(plain + constant, y), parts)
     close(torch.autograd.grad(head.loss(x, y), parts), expected)
-    exact = heads.SphereFaceRHead(DIM, CLASSES, m=1.8, version=version, gradient="exact").double()
+    exact = heads.SphereFaceRHead(
+        DIM, CLASSES, m=1.8, scale=30.0, version=version, gradient="exact"
+    ).double()
     exact.load_state_dict(head.state_dict())
     close(exact.loss(x, y), head.loss(x, y))
     assert not torch.allclose(torch.autograd.grad(exact.loss(x, y), x)[0], expected[0])
 
 
 def test_sphereface_r_is_a_softmax_with_a_scale_in_version_0():
-    head = heads.SphereFaceRHead(DIM, CLASSES, m=4, version="v0", gradient="exact")
+    head = heads.SphereFaceRHead(DIM, CLASSES, m=4, scale=30.0, version="v0", gradient="exact")
     other = heads.ASoftmaxHead(DIM, CLASSES, m=4, scale=30.0)
     other.load_state_dict(head.state_dict())
     x, y = batch(dtype=torch.float32)
@@ -191,7 +193,9 @@ def test_sphereface_r_draws_lengths_to_the_scale():
 
 @pytest.mark.parametrize(("margin_type", "m"), [("cosine", 0.4), ("angle", 0.2), ("multiple", 1.2)])
 def test_sphereface2_is_its_equation(margin_type, m):
-    head = heads.SphereFace2Head(DIM, CLASSES, m=m, margin_type=margin_type).double()
+    head = heads.SphereFace2Head(
+        DIM, CLASSES, m=m, margin_type=margin_type, scale=40.0, factor=1.0
+    ).double()
     x, y = batch()
     x = (x.detach() + 2 * HF.normalize(head.weight.detach())[y]).requires_grad_()  # small angles
     bias = head.shared_bias.item()
@@ -204,7 +208,7 @@ def test_sphereface2_is_its_equation(margin_type, m):
 def test_the_closed_form_bias_is_where_the_loss_of_orthogonal_features_is_smallest(
     margin_type, m, classes
 ):
-    head = heads.SphereFace2Head(DIM, classes, m=m, margin_type=margin_type)
+    head = heads.SphereFace2Head(DIM, classes, m=m, margin_type=margin_type, scale=40.0)
     b = torch.tensor(head.shared_bias.item(), dtype=D, requires_grad=True)
     psi = head.margin(torch.zeros(1, dtype=D), HF.WidenedCosine(3.0)).item()
     own = 40 * psi + b
@@ -617,6 +621,7 @@ def test_a_schedule_goes_on_where_it_was():
         (lambda: MarginHead(3, 4, start_std=0.0), "start_std"),
         (lambda: heads.SphereFaceRHead(3, 4, version="v3"), "'v0', 'v1' or 'v2'"),
         (lambda: heads.SphereFaceRHead(3, 4, scale=None, soft=1.0), "needs a scale"),
+        (lambda: heads.SphereFaceRHead(3, 4, scale="large"), "a number, None or 'automatic'"),
         (lambda: heads.SphereFaceRHead(3, 2, m=[2.0, 1.0], version="v2"), "one m for all"),
         (lambda: heads.SphereFace2Head(3, 4, t=0.5), "number >= 1"),
         (lambda: heads.SphereFace2Head(3, 4, positive=1.0), r"weight in \(0, 1\)"),
@@ -636,11 +641,12 @@ def test_wrong_arguments_are_named(make, message):
 
 def test_the_factor_of_sphereface2_is_that_of_its_loss():
     torch.manual_seed(0)
-    plain = heads.SphereFace2Head(DIM, CLASSES)
-    scaled = heads.SphereFace2Head(DIM, CLASSES, factor=50.0)
+    plain = heads.SphereFace2Head(DIM, CLASSES, factor=1.0)
+    scaled = heads.SphereFace2Head(DIM, CLASSES)  # by s: a plain sum of cross entropies
+    assert scaled.scale == scaled.factor == heads.automatic_scale(CLASSES)
     scaled.load_state_dict(plain.state_dict())
     x, y = torch.randn(7, DIM), torch.arange(7) % CLASSES
-    close(scaled.loss(x, y), 50 * plain.loss(x, y))
+    close(scaled.loss(x, y), scaled.scale * plain.loss(x, y))
     close(scaled(x), plain(x))
     with pytest.raises(ValueError, match="factor"):
         heads.SphereFace2Head(DIM, CLASSES, factor=0.0)

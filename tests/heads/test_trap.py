@@ -43,12 +43,43 @@ def train(make, lr=0.05, steps=150, last=None) -> Diagnosis:
         (hs.heads.AdaFaceHead, 0.1),
         (hs.heads.CurricularFaceHead, 0.1),
         (hs.heads.MagFaceHead, 0.05),  # its margin goes up to 0.8
+        (hs.heads.AMSoftmaxHead, 0.1),
+        (hs.heads.SSoftmaxHead, 0.1),
+        (hs.heads.SphereFaceRHead, 0.1),
+        (hs.heads.SphereFace2Head, 0.05),
     ],
 )
 def test_defaults_learn_at_ordinary_rates(head, lr):
     found = train(head, lr)
     assert found.accuracy > 0.95 and abs(found.class_cosine) < 0.3, found
     assert found.healthy, found
+
+
+@pytest.mark.parametrize(
+    ("head", "options"),
+    [
+        (hs.heads.AMSoftmaxHead, {"scale": 30.0}),
+        (hs.heads.SSoftmaxHead, {"scale": 30.0}),
+        (hs.heads.SphereFaceRHead, {"scale": 30.0}),
+        (hs.heads.SphereFace2Head, {"scale": 40.0, "factor": 50.0}),
+    ],
+)
+def test_the_scales_of_the_papers_need_a_batchnorm(head, options):
+    """They were the defaults, or are those of the released code."""
+    found = train(lambda d, c: head(d, c, **options), lr=0.1)
+    assert found.accuracy < 0.5 and "BatchNorm" in str(found), found
+    assert "the scale" in str(found) and "annealing" not in str(found)
+    assert train(lambda d, c: head(d, c, **options), 0.1, last=nn.BatchNorm1d(32)).accuracy > 0.9
+
+
+def test_features_that_stay_away_from_all_classes_are_told():
+    """The advice was a higher learning rate."""
+    found = train(hs.heads.SphereFace2Head, lr=0.1)
+    assert -0.5 < found.class_cosine < -0.3 and found.accuracy < 0.2
+    assert len(found.advice) == 1 and "lower the learning rate" in found.advice[0]
+    assert "gradient='detached'" in found.advice[0]
+    learned = train(lambda d, c: hs.heads.SphereFace2Head(d, c, gradient="detached"), lr=0.1)
+    assert learned.accuracy > 0.95 and learned.healthy, learned
 
 
 def test_the_trap_is_there_and_told():

@@ -28,14 +28,13 @@ def missing(what: str, looked: Path | list[Path], where: str) -> MissingData:
     )
 
 
-def damaged(path: Path, expected: str, found: str, where: str) -> DamagedData:
-    """The error for a broken file: `expected` against what was `found`, and a fresh copy.
+def damaged(path: Path, expected: str, found: str, where: str | None = None) -> DamagedData:
+    """The error for a broken file: `expected` against what was `found`, and where to get another.
 
     >>> print(damaged(Path("x.gz"), "100 bytes", "7 bytes", "https://example.org"))
     x.gz is damaged: expected 100 bytes, found 7 bytes. A fresh copy: https://example.org
     """
     if len(found) > LONGEST:
         found = found[:LONGEST] + "..."
-    return DamagedData(
-        f"{path} is damaged: expected {expected}, found {found}. A fresh copy: {where}"
-    )
+    again = f". A fresh copy: {where}" if where else ""
+    return DamagedData(f"{path} is damaged: expected {expected}, found {found}{again}")

@@ -49,7 +49,7 @@ def read_image(path: Path | str, size: Size = None, mode: str | None = None) -> 
         check_regular(path)
         with Image.open(path) as picture:
             claimed = picture.width * picture.height * len(picture.getbands())
-            check_claim(Path(path), claimed, "where the picture came from")
+            check_claim(Path(path), claimed)
             return to_pixels(picture, size, mode)
     except DamagedData:
         raise
@@ -57,7 +57,13 @@ def read_image(path: Path | str, size: Size = None, mode: str | None = None) -> 
         raise missing("the picture", Path(path), "the set it belongs to") from None
     # What Pillow raises for broken files, and for pictures that claim to be huge.
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise damaged(Path(path), "a picture", str(error), "where the picture came from") from None
+        raise damaged(Path(path), "a picture", _reason(error)) from None
+
+
+def _reason(error: Exception) -> str:
+    """Pillow's words; those for a file of no known format only repeat its path."""
+    text = str(error)
+    return "no format that Pillow knows" if text.startswith("cannot identify image") else text
 
 
 def to_pixels(picture: Any, size: Size = None, mode: str | None = None) -> np.ndarray:

@@ -18,13 +18,15 @@ MAX_RATIO = 200  # unpacked over packed; images and features compress by less th
 FREE_BYTES = 64 << 20  # below this no ratio counts: a small file of zeros is harmless
 
 
-def check_claim(path: Path, claimed: int, where: str, on_disk: int | None = None) -> None:
+def check_claim(
+    path: Path, claimed: int, where: str | None = None, on_disk: int | None = None
+) -> None:
     """Raise `DamagedData` if a file claims more content than it can honestly hold.
 
     Args:
         path: the file, for the message.
         claimed: bytes that it says it holds, unpacked.
-        where: where a fresh copy is available.
+        where: where a fresh copy is available. Default: not said.
         on_disk: bytes that it has, packed. Default: the size of the file.
     """
     if claimed <= FREE_BYTES:

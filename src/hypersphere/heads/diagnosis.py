@@ -14,11 +14,12 @@ from ..functional.cross_entropy import margin_cross_entropy, margin_logits
 from ..functional.labels import check_labels, check_shapes
 from ..functional.margins import is_trivial
 from .margin import MarginHead
-from .theory import minimum_loss, minimum_scale
+from .theory import automatic_scale, minimum_loss, minimum_scale
 
 __all__ = ["Diagnosis", "Start", "diagnose", "first_look"]
 
 OPPOSITE = -0.5  # mean cosine to all classes, below which nothing comes back by itself
+AWAY = -0.3  # below which features are on the way there, or stay if nothing else is learned
 
 
 @dataclass(frozen=True)
@@ -187,12 +188,13 @@ def _advice(
     if head.num_classes == 1:
         return []  # one class is always right: log C = 0 is the best loss, not a guess
     advice = []
-    opposite = found.class_cosine < OPPOSITE
-    if opposite:
-        advice.append(_opposite(head, found))
     at_log_c = not fresh and abs(found.plain_loss - found.log_classes) <= stuck * found.log_classes
     chance = 1 / head.num_classes
     told_apart = found.accuracy > (1 + chance) / 2  # more than half way from chance to all
+    stays = at_log_c and not told_apart  # a head that learns passes by; one that guesses is there
+    opposite = found.class_cosine < (AWAY if stays else OPPOSITE)
+    if opposite:
+        advice.append(_opposite(head, found))
     if head.scale is not None and not head.keep_weight_norm:
         least = minimum_loss(head.num_classes, found.scale)
         if least > 0.1 * found.log_classes:
@@ -274,7 +276,8 @@ def _opposite(head: MarginHead, found: Diagnosis) -> str:
     return (
         f"the features {'lie' if found.class_cosine < OPPOSITE else 'turn'} opposite to all "
         f"classes at once (about {angle:.0f} degrees, own class {found.target_angle:.0f}): there "
-        f"the margin keeps them, and nothing more is learned. Start anew: {what}"
+        f"{'they stay' if head.margin is None else 'the margin keeps them'}, and nothing more is "
+        f"learned. Start anew: {what}"
     )
 
 
@@ -289,7 +292,7 @@ def _since(
     grown = found.target_angle - float(first.target_angle)
     if grown < -5 or found.accuracy > float(first.accuracy) + 0.1 or head.num_classes == 1:
         return []
-    if found.class_cosine < -0.3 and grown > 20:
+    if found.class_cosine < AWAY and grown > 20:
         return [_opposite(head, found)]
     shorter = head.scale is None and found.scale < float(first.scale) / 2
     if shorter and _escapes_margin(head, found, x, labels):
@@ -319,7 +322,14 @@ def _escapes_margin(head: MarginHead, found: Diagnosis, x: Tensor, labels: Tenso
 
 
 def _softer(head: MarginHead, found: Diagnosis, why: str) -> str:
-    if head.annealing is None:
+    enough = automatic_scale(head.num_classes)
+    if head.scale is not None and found.scale > 1.5 * enough:
+        what = (
+            f"the scale {found.scale:.3g} is large for {head.num_classes} classes: leave it out, "
+            f"which means {enough:.3g}, end the network with a BatchNorm, or lower the learning "
+            f"rate; else use a smaller m"
+        )
+    elif head.annealing is None:
         what = (
             "set head.annealing = LambdaAnnealing.sphereface(), or use a smaller m, or start from "
             "a network trained without margin"

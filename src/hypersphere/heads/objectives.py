@@ -125,7 +125,8 @@ class SSoftmaxHead(MarginHead):
     Args:
         in_features: dimension d of the features.
         num_classes: number of classes C.
-        scale: s > 0.
+        scale: s > 0. Default: `automatic_scale(num_classes)`; much larger ones, such as 30, need a
+            network that ends with a BatchNorm, or a lower rate.
         angular: the angular activation g: a name, a callable of cos(theta), or one of the layers'
             activations.
         k: curvature of the sigmoid activation. Default: that of `functional.angular`.
@@ -139,7 +140,7 @@ class SSoftmaxHead(MarginHead):
         self,
         in_features: int,
         num_classes: int,
-        scale: float = 30.0,
+        scale: float | None = None,
         angular: Angular = "cosine",
         k: float | None = None,
         learn_scale: bool = False,
@@ -149,7 +150,7 @@ class SSoftmaxHead(MarginHead):
         super().__init__(
             in_features,
             num_classes,
-            scale=scale,
+            scale=chosen_scale(scale, in_features, num_classes),
             learn_scale=learn_scale,
             angular=angular,
             k=k,
@@ -257,7 +258,8 @@ class AMSoftmaxHead(MarginHead):
         num_classes: number of classes C.
         m: what is subtracted from the target's cosine, m >= 0; also a number per class (see
             `long_tail_margins`) or a `MarginSchedule`.
-        scale: s > 0.
+        scale: s > 0. Default: `automatic_scale(num_classes)`; the papers' 30 and 64 need a network
+            that ends with a BatchNorm, or a lower rate.
         learn_scale: make s a parameter, kept positive.
         gradient: "exact", "detached" or "caffe"; see `functional.margin_cross_entropy`.
         sample: share of the classes, in (0, 1], that `loss` uses in training; all labels of the
@@ -269,7 +271,7 @@ class AMSoftmaxHead(MarginHead):
         in_features: int,
         num_classes: int,
         m: MarginValue = 0.35,
-        scale: float = 30.0,
+        scale: float | None = None,
         learn_scale: bool = False,
         gradient: Gradient = "exact",
         sample: float | None = None,
@@ -278,7 +280,7 @@ class AMSoftmaxHead(MarginHead):
             in_features,
             num_classes,
             make_held_margin("subtract", plain_number(m), num_classes),
-            scale=scale,
+            scale=chosen_scale(scale, in_features, num_classes),
             learn_scale=learn_scale,
             gradient=gradient,
             sample=sample,

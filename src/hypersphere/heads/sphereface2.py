@@ -14,7 +14,7 @@ from ..functional.margins import Margin
 from ..functional.similarity import WidenedCosine
 from ..ranges import Range
 from ..registry import register
-from .arguments import plain_number
+from .arguments import chosen_scale, plain_number
 from .margin import MarginHead
 from .margin_values import HeldMargin, MarginValue, bound, make_held_margin
 
@@ -33,18 +33,21 @@ class SphereFace2Head(MarginHead):
     each of them, and b is a threshold in training as in use. b is learned; it starts where the loss
     of orthogonal features is smallest, in closed form (`functional.binary_bias`).
 
-    `loss` is the sum of binary cross entropies, weighted and divided by s as above. Divided so, its
-    gradient is small, and a network that starts from scratch needs some times the updates of a
-    softmax; ``scale=15, m=0.2, factor=10`` learned faster in `benchmarks/from_scratch.py`. The
-    authors' code multiplies the loss by 50 and lets the gradient be that of cos(theta),
-    `gradient="detached"`. There is no label smoothing.
+    `loss` is this times `factor`. By default that is s again, so that the loss is a plain sum of
+    binary cross entropies, and s is as large as C asks for, as in `ArcFaceHead`: so it learns from
+    scratch at ordinary rates, in networks with and without BatchNorm. With the factor 1 of the
+    equation the gradient is s times smaller than that of a softmax with this s, and next to nothing
+    is learned; with s = 40 of the paper and the factor 50 of the authors' code networks without a
+    BatchNorm at the end go astray. Those values are for long trainings with BatchNorm:
+    `SphereFace2Head(d, C, scale=40.0, factor=50.0, gradient="detached")`. There is no label
+    smoothing.
 
     Args:
         in_features: dimension d of the features.
         num_classes: number of classes C.
         m: the margin; also a number per class or a `MarginSchedule`, for which b starts as for its
             mean and its last value.
-        scale: s > 0; r of the paper.
+        scale: s > 0; r of the paper, which has 40. Default: `automatic_scale(num_classes)`.
         positive: lambda, the weight of the own class against all others, in (0, 1).
         t: exponent in g, >= 1; 1 is the cosine.
         margin_type: "cosine": g -+ m on both sides (SphereFace2-C); "angle": g(theta_y + m) on the
@@ -52,9 +55,9 @@ class SphereFace2Head(MarginHead):
         gradient: "exact" or "detached".
         sample: share of the classes, in (0, 1], that `loss` uses in training; all labels of the
             batch are among them, and those drawn count for the rest. Default: all.
-        factor: of the loss. Default: 1, as in the equation.
+        factor: of the loss; 1 is the equation. Default: s.
 
-    >>> head = SphereFace2Head(8, 1000)
+    >>> head = SphereFace2Head(8, 1000, scale=40.0)
     >>> round(head.shared_bias.item(), 2)
     7.94
     """
@@ -66,13 +69,13 @@ class SphereFace2Head(MarginHead):
         in_features: int,
         num_classes: int,
         m: MarginValue = 0.4,
-        scale: float = 40.0,
+        scale: float | None = None,
         positive: float = 0.7,
         t: float = 3.0,
         margin_type: Literal["cosine", "angle", "multiple"] = "cosine",
         gradient: Gradient = "exact",
         sample: float | None = None,
-        factor: Annotated[float, Range(gt=0)] = 1.0,
+        factor: Annotated[float, Range(gt=0)] | None = None,
     ) -> None:
         if margin_type not in _ROLES:
             raise ValueError(f"margin_type is one of {', '.join(_ROLES)}; got {margin_type!r}")
@@ -85,14 +88,15 @@ class SphereFace2Head(MarginHead):
             in_features,
             num_classes,
             margin,
-            scale=scale,
+            scale=chosen_scale(scale, in_features, num_classes),
             angular=WidenedCosine(plain_number(t), detached=gradient == "detached"),
             gradient=gradient,
             sample=sample,
         )
-        if not factor > 0:
+        factor = self._scale if factor is None else plain_number(factor)
+        if factor is None or not factor > 0:
             raise ValueError(f"factor is a number above 0; got {factor}")
-        self.factor = plain_number(factor)
+        self.factor = factor
         self.positive, self.t = plain_number(positive), plain_number(t)
         self.margin_type = margin_type
         self.reset_state()

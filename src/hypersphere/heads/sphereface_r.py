@@ -13,7 +13,7 @@ from ..functional.cross_entropy import Gradient
 from ..functional.similarity import StretchedCosine
 from ..ranges import Range
 from ..registry import register
-from .arguments import plain_number
+from .arguments import chosen_scale, plain_number
 from .margin import MarginHead
 from .margin_values import HeldMargin, MarginSchedule, MarginValue, make_held_margin
 
@@ -38,7 +38,8 @@ class SphereFaceRHead(MarginHead):
         num_classes: number of classes C.
         m: multiplicative margin, m >= 1, real or integer; also a `MarginSchedule`, and a number per
             class unless the version is "v2".
-        scale: s > 0. None: |x|, no normalization.
+        scale: s > 0. "automatic": `automatic_scale(num_classes)`; the 30 and 64 of the papers need
+            a network that ends with a BatchNorm, or a lower rate. None: |x|, no normalization.
         version: "v0", "v1" or "v2".
         soft: weight of the penalty on lengths, whose scores are then |x| cos(theta). Default: 0,
             hard normalization.
@@ -52,7 +53,7 @@ class SphereFaceRHead(MarginHead):
         in_features: int,
         num_classes: int,
         m: MarginValue = 1.5,
-        scale: float | None = 30.0,
+        scale: float | Literal["automatic"] | None = "automatic",
         version: Literal["v0", "v1", "v2"] = "v1",
         soft: Annotated[float, Range(ge=0)] = 0.0,
         gradient: Gradient = "detached",
@@ -63,6 +64,10 @@ class SphereFaceRHead(MarginHead):
         if gradient not in ("exact", "detached"):
             raise ValueError(f"expected gradient 'exact' or 'detached', got {gradient!r}")
         soft = plain_number(soft)
+        if isinstance(scale, str):
+            if scale != "automatic":
+                raise ValueError(f"scale is a number, None or 'automatic'; got {scale!r}")
+            scale = chosen_scale(None, in_features, num_classes)
         if not soft >= 0 or (soft and scale is None):
             raise ValueError(
                 f"soft is the weight >= 0 of (|x| - scale)^2 and needs a scale; got soft={soft}, "

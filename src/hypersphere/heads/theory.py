@@ -211,11 +211,12 @@ def minimum_scale(num_classes: int, probability: float = 0.99) -> float:
 
 
 def automatic_scale(num_classes: int) -> float:
-    """The scale that heads with an additive angular margin choose: `minimum_scale(C, 0.999)`.
+    """The scale that heads choose unless they are given one: `minimum_scale(C, 0.999)`.
 
-    Features on their classes then reach a probability of 0.999, and with m = 0.5 still over 0.98.
-    A larger scale reaches more, and its larger gradients drive more trainings into the trap that
-    docs/heads.md describes: s = 64 of the papers needs a network that ends with a BatchNorm.
+    Features on their classes then reach a probability of 0.999, and with m = 0.5 of ArcFace still
+    over 0.98. A larger scale reaches more, and its larger gradients drive trainings astray, with an
+    additive angle into the trap that docs/heads.md describes: s = 30 and 64 of the papers need a
+    network that ends with a BatchNorm.
 
     Args:
         num_classes: number of classes C; fewer than 10 count as 10.

@@ -25,7 +25,7 @@ class DirPoint:
         far: the false-alarm rate asked for.
         dir: share of the known probes that are found and accepted; NaN where it was refused.
         threshold: a score is accepted if it is at least this; at most `far` of the unknown probes
-            are.
+            are. It describes them; `fit_threshold` gives one that is to hold for others.
         unknown_needed: how many unknown probes this rate needs.
     """
 
@@ -84,7 +84,9 @@ def open_set_identification(
     A false alarm is an unknown probe (its id is not in the gallery) whose best score reaches the
     threshold t:  FAR(t) = #{unknown: max score >= t} / #unknown,
     DIR(t, r) = #{known: mate at rank <= r with score >= t} / #known.
-    A rate with fewer than 1/FAR unknown probes is refused.
+    A rate with fewer than 1/FAR unknown probes is refused. The rates are those of these very
+    probes, as published protocols have it; a threshold that is to hold for other people is that of
+    `fit_threshold` (Note [Measured rates] in thresholds.py).
 
     Args:
         probes: (P, d), known and unknown ones.

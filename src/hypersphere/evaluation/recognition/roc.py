@@ -81,7 +81,8 @@ class Roc:
         Returns:
             (true accept rate, threshold) at the loosest threshold with false accepts <= far. None
             when there are fewer than 1/far negatives: one single false accept would already be
-            more than the rate asked for, so that no statement can be made.
+            more than the rate asked for, so that no statement can be made. The threshold describes
+            these pairs; `fit_threshold` gives one for others (Note [Measured rates] there).
         """
         if not 0 < far < 1:
             raise ValueError(f"a false accept rate lies between 0 and 1; got {far}")

@@ -18,6 +18,13 @@ expect of other people is at most f, where scores are exchangeable. This is the 
 conformal prediction (Vovk et al. 2005); with weights, of conformal risk control (Angelopoulos et
 al. 2022). It needs n >= 1/f - 1. Several scores of a person are not exchangeable with those of
 somebody else: the interval, not the rate, tells what they are worth.
+
+Note [Measured rates]: TAR at FAR (`Roc.tar_at`) and DIR at FAR (`open_set_identification`) describe
+the scores at hand, as published protocols do: the loosest threshold that floor(n f) of the n
+impostors pass, which needs n >= 1/f. The rate to expect of others there is (floor(n f) + 1) /
+(n + 1): f where (n + 1) f is a whole number, else more, and twice f at n = 1/f. So these thresholds
+are to be reported, not to be used. Those of `fit_threshold`, which decide about others, let one
+impostor fewer pass, or none fewer where the rate to expect is f already.
 """
 
 from __future__ import annotations

@@ -35,6 +35,18 @@ NO_PAIRS = (
     "kept no scores of pairs; `hypersphere gallery calibrate GALLERY --run {run} --far {far:g}` "
     "fits both thresholds"
 )
+# Pillow's modes of 8 bits at most
+MODES = ("1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBX", "RGBa", "CMYK", "YCbCr", "HSV")
+BILINEAR = 2  # Pillow's number
+ABOUT = {
+    "modes": "mode of the file -> mode of the network, of Pillow; others have more than 8 bits",
+    "orientation": "turn the picture as its EXIF data say, before all else",
+    "size": "width and height of the network's pictures",
+    "resampling": f"Pillow's number of the method; {BILINEAR} is bilinear",
+    "shape": "height, width, channels",
+    "mean": "of pixels in 0..255, against (channels, height, width); subtracted",
+    "std": "of pixels in 0..255, against (channels, height, width); then divided by",
+}
 ALIGNMENT = {  # what `aligned` of a gallery or run means for whoever uses the export
     True: "faces aligned to the template of 112 x 96 (`hypersphere align`), not whole pictures",
     False: "pictures as they are, without alignment of faces",
@@ -136,9 +148,7 @@ def preprocessing(run: TrainedRun, aligned: bool | None = None) -> dict[str, Any
         aligned: whether the pictures have to be aligned faces. Default: unknown.
 
     Returns:
-        mode (of Pillow), orientation, size (height, width), resampling, scale of the pixels, and
-        mean and std of scaled pixels that broadcast against (C, H, W); a word on alignment where
-        it is known.
+        What `ABOUT` says, and a word on alignment where it is known.
     """
     if len(run.shape) != 3 or run.shape[0] not in (1, 3):
         raise ValueError(
@@ -152,13 +162,14 @@ def preprocessing(run: TrainedRun, aligned: bool | None = None) -> dict[str, Any
     channels, height, width = run.shape
     mean, std = (torch.as_tensor(v).float() for v in (run.normalize.mean, run.normalize.std))
     return {
-        "mode": "L" if channels == 1 else "RGB",
+        "modes": dict.fromkeys(MODES, "L" if channels == 1 else "RGB"),
         "orientation": "exif",
-        "size": [height, width],
-        "resampling": "bilinear",
-        "scale": 1 / 255,
-        "mean": mean.tolist(),
-        "std": std.tolist(),
+        "size": [width, height],
+        "resampling": BILINEAR,
+        "shape": [height, width, channels],
+        "mean": (255 * mean).tolist(),
+        "std": (255 * std).tolist(),
+        "about": ABOUT,
     } | ({} if aligned is None else {"alignment": ALIGNMENT[aligned]})
 
 
@@ -205,10 +216,21 @@ def _decision(
         "flips": flips,
         "pair": pair.to_dict() if pair else None,
         "search": search.to_dict() if isinstance(search, Threshold) else search,
+        "in_words": _in_words(pair, search, gallery is not None),
     }
     if isinstance(search, float):
         record["search"] = {"value": search}
     return record, pair, search
+
+
+def _in_words(pair: Threshold | None, search: Threshold | float | None, searches: bool) -> str:
+    """What predict.py says after each score."""
+    least = search if searches else pair
+    if least is None:
+        return "no threshold: nobody is accepted"
+    value = least.value if isinstance(least, Threshold) else least
+    rate = f", at FAR {least.far:g}" if isinstance(least, Threshold) else ""
+    return f"{'accepted' if searches else 'same'} from {value:.4f} on{rate}"
 
 
 def _kept(run: TrainedRun, far: float | None) -> tuple[str, Threshold | None]:

@@ -21,11 +21,11 @@ from ...orthogonal.fold import unparametrized
 
 __all__ = ["compare_onnx", "write_onnx"]
 
-INPUT, OUTPUTS = "pictures", ("features", "scores")
+INPUT, OUTPUTS = "pictures", ("features", "unit_features", "scores")
 
 
 class FeatureNet(nn.Module):
-    """What is exported: features, and scores of the classes on request.
+    """What is exported: features as they are and at length 1, and scores of classes on request.
 
     Args:
         net: a classifier.
@@ -37,12 +37,13 @@ class FeatureNet(nn.Module):
         super().__init__()
         self.net, self.scores, self.flips = net, scores, flips
 
-    def forward(self, pictures: Tensor) -> Tensor | tuple[Tensor, Tensor]:
+    def forward(self, pictures: Tensor) -> tuple[Tensor, ...]:
         features = plain = self.net.features(pictures)  # type: ignore[operator]
         if self.flips == "concatenate":
             mirrored = self.net.features(pictures.flip(-1))  # type: ignore[operator]
             features = torch.cat([plain, mirrored], dim=1)
-        return (features, self.net.head(plain)) if self.scores else features  # type: ignore[operator]
+        outputs = (features, nn.functional.normalize(features))
+        return (*outputs, self.net.head(plain)) if self.scores else outputs  # type: ignore[operator]
 
 
 @torch.no_grad()
@@ -97,7 +98,7 @@ def write_onnx(
             dynamo=True,
             verbose=False,
             input_names=[INPUT],
-            output_names=list(OUTPUTS[: 1 + scores]),
+            output_names=list(OUTPUTS[: 2 + scores]),
             dynamic_shapes={INPUT: {0: torch.export.Dim("batch", min=1)}},
         )
         if program is None:
@@ -127,7 +128,8 @@ def compare_onnx(
     for batch in (pictures[:1], pictures):
         found = session.run(None, {INPUT: batch.numpy()})
         features = extract(net, batch, flips=flips == "concatenate").flatten(1)
-        wanted = [features, extract(net, batch, logits=True)] if scores else [features]
+        wanted = [features, nn.functional.normalize(features)]
+        wanted += [extract(net, batch, logits=True)] if scores else []
         for ours, theirs in zip(wanted, found, strict=True):
             expected = ours.numpy()
             gap = float(np.abs(theirs - expected).max()) / max(1.0, float(np.abs(expected).max()))
