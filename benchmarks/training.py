@@ -147,9 +147,9 @@ def started(code: str) -> float:
 def first_step(rounds: int = 5) -> list[Row]:
     """Process start to imports done, and to the first update done."""
     imports = (
-        "import hypersphere.commands.train, hypersphere.training, lightning_fabric, jsonargparse, "
-        "yaml, safetensors.torch, hypersphere.data, hypersphere.heads, hypersphere.layers, "
-        "hypersphere.models, hypersphere.regularizers"
+        "import hypersphere.commands._training, hypersphere.training, lightning_fabric, "
+        "jsonargparse, yaml, safetensors.torch, hypersphere.data, hypersphere.heads, "
+        "hypersphere.layers, hypersphere.models, hypersphere.regularizers"
     )
     step = (
         "import sys, tempfile; from hypersphere.cli import main; "

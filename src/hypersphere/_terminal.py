@@ -49,6 +49,23 @@ def hanging(start: str, text: str) -> str:
     )
 
 
+def duration(seconds: float) -> str:
+    """A time one can read.
+
+    Args:
+        seconds: the time.
+
+    >>> duration(5.2), duration(95), duration(7322)
+    ('5s', '1m35s', '2h02m')
+    """
+    whole = int(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02d}s"
+    return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
+
+
 COLORS = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33"}
 
 

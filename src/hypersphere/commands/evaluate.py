@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,11 +28,14 @@ if TYPE_CHECKING:
 
 def main(argv: Sequence[str]) -> int:
     options = parse(list(argv))
-    from ..training.run.checkpoint import RunError
-
     if options.run is None and options.features is None:
         complain(f"evaluate {options.kind}", "name a run folder, or --features FILE")
         return 2
+    if not options.quiet:  # said before torch is imported, which takes seconds
+        opened = printable(options.run or options.features)
+        print(f"opening {opened} ...", file=sys.stderr, flush=True)
+    from ..training.run.checkpoint import RunError
+
     try:
         results = COMMANDS[options.kind](options)
     except (ValueError, OSError, RunError) as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,9 @@ def main(argv: list[str]) -> int:
         help="stop after so many quiet seconds (--watch; default: 600)",
     )
     options = parser.parse_args(argv)
+    # Said before torch is imported, which takes seconds.
+    runs = printable(options.runs[0] if len(options.runs) == 1 else f"{len(options.runs)} runs")
+    print(f"reading {runs} ...", file=sys.stderr, flush=True)
     from ..reports import watch, write_page
 
     def parse_config(text: str) -> dict[str, Any]:
