@@ -109,6 +109,22 @@ def _is_unsafe(character: str) -> bool:
     return character in DIRECTION_MARKS or unicodedata.category(character) in UNSAFE
 
 
+def begin(text: str, everywhere: bool = False) -> bool:
+    """Say on stderr what a command begins with, if it has torch to import, which takes seconds.
+
+    Args:
+        text: what is said.
+        everywhere: also where stderr is no terminal.
+
+    Returns:
+        Whether it was said.
+    """
+    said = "torch" not in sys.modules and (everywhere or sys.stderr.isatty())
+    if said:
+        print(printable(text), file=sys.stderr, flush=True)
+    return said
+
+
 def complain(command: str, error: object) -> None:
     """Say on stderr why a command cannot do what it was asked.
 

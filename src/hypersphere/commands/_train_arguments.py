@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +12,7 @@ from hypersphere.commands._files import load_file, split_spec
 from hypersphere.commands._yaml import ConfigError
 from hypersphere.commands.plugins import split_plugins
 
-__all__ = ["TrainArguments", "first_words", "read_train_arguments"]
+__all__ = ["TrainArguments", "first_words", "is_first_process", "read_train_arguments"]
 
 
 @dataclass
@@ -63,11 +64,13 @@ def first_words(arguments: TrainArguments, default: Mapping[str, Any]) -> str:
         default: the sections of a run without a config.
 
     Returns:
-        The words; empty for a run that is told to be quiet.
+        The words; empty for a run that is told to be quiet, and where nothing is trained.
 
     Raises:
         ConfigError: if the config file cannot be read.
     """
+    if arguments.topic or arguments.print_config or arguments.print_schema:
+        return ""
     settings: Any = default
     spec = arguments.spec
     if spec is None and isinstance(arguments.resume, str):
@@ -84,6 +87,11 @@ def first_words(arguments: TrainArguments, default: Mapping[str, Any]) -> str:
         return ""
     name = _value("data.name", arguments.rest, settings)
     return f"loading {name} ..." if isinstance(name, str) and name else "starting ..."
+
+
+def is_first_process() -> bool:
+    """Whether this is the process of a run that speaks."""
+    return os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")) == "0"
 
 
 def _value(key: str, options: Sequence[str], settings: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import signal
 import sys
@@ -15,19 +16,20 @@ from hypersphere._terminal import complain, hanging
 from hypersphere.commands import _config
 from hypersphere.commands._help import help_text
 from hypersphere.commands._overrides import read_overrides
-from hypersphere.commands._train_arguments import TrainArguments
+from hypersphere.commands._train_arguments import TrainArguments, is_first_process
 from hypersphere.commands._unused import refuse_unused_options
 from hypersphere.commands.plugins import import_plugin
 from hypersphere.training.own_parts import plugins_of
 from hypersphere.training.progress import is_share
 
 
-def run(arguments: TrainArguments, default: Mapping[str, Any]) -> int:
+def run(arguments: TrainArguments, default: Mapping[str, Any], begun: bool) -> int:
     """Do what the command line asks for.
 
     Args:
         arguments: the command line.
         default: the sections of a run without a config.
+        begun: whether the first words are said.
 
     Returns:
         The exit code.
@@ -38,7 +40,7 @@ def run(arguments: TrainArguments, default: Mapping[str, Any]) -> int:
     from hypersphere.training.run.lock import FolderInUse
 
     try:
-        return _run(arguments, default)
+        return _run(arguments, default, begun)
     except _config.ConfigError as error:
         complain("train", error)
         return 2
@@ -47,7 +49,7 @@ def run(arguments: TrainArguments, default: Mapping[str, Any]) -> int:
         return FOLDER_TAKEN if isinstance(error, FolderInUse) else 1
 
 
-def _run(arguments: TrainArguments, default: Mapping[str, Any]) -> int:
+def _run(arguments: TrainArguments, default: Mapping[str, Any], begun: bool) -> int:
     for plugin in arguments.plugins:
         import_plugin(plugin)
     if arguments.print_schema:
@@ -72,6 +74,8 @@ def _run(arguments: TrainArguments, default: Mapping[str, Any]) -> int:
     refuse_unused_options(config, read_overrides(rest))
     _config.check(config)
     folder = choose_folder(config, spec, resume)
+    if not begun and not config.train.quiet and is_first_process():
+        print(f"loading {config.data.name} ...", file=sys.stderr, flush=True)
     return train_and_tell(config, folder, resume is not None, text)
 
 
@@ -99,7 +103,7 @@ def choose_folder(config: Any, spec: str | None, resume: bool | str | None) -> P
         return Path(resume)
     if config.run.folder is not None:
         folder = Path(config.run.folder)
-        if resume is None and (folder / "run.json").exists() and _first_process():
+        if resume is None and (folder / "run.json").exists() and is_first_process():
             raise ValueError(f"{folder} holds a run: continue it with --resume, or choose another")
         return folder
     name = config.run.name
@@ -110,18 +114,10 @@ def choose_folder(config: Any, spec: str | None, resume: bool | str | None) -> P
     return newest_folder(base) if resume else _agreed(new_folder, base)
 
 
-def _first_process() -> bool:
-    import os
-
-    return os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")) == "0"
-
-
 def _agreed(choose: Any, base: Path) -> Path:
     """One choice for all processes of a run: the first makes it, Fabric's children read it."""
-    import os
-
     key = "HYPERSPHERE_RUN_FOLDER"
-    if key not in os.environ or _first_process():
+    if key not in os.environ or is_first_process():
         os.environ[key] = str(choose(base))
     return Path(os.environ[key])
 

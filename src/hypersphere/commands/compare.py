@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from hypersphere._terminal import complain
+from hypersphere._terminal import begin, complain
 from hypersphere.commands._compare_arguments import read_arguments
 from hypersphere.commands._yaml import ConfigError
 from hypersphere.commands.plugins import import_plugin, split_plugins
@@ -51,8 +51,8 @@ def main(argv: Sequence[str]) -> int:
     except ConfigError as error:
         complain("compare", error)
         return 2
-    count = len(arguments.specs)  # said before torch is imported, which takes seconds
-    print(f"reading {count} config{'s' * (count > 1)} ...", file=sys.stderr, flush=True)
+    count = len(arguments.specs)
+    begin(f"reading {count} config{'s' * (count > 1)} ...", everywhere=True)
     from hypersphere.commands._comparing import Comparison
     from hypersphere.commands._comparison import table
     from hypersphere.training.interrupt import Interrupted

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .._terminal import complain, printable
+from .._terminal import begin, complain, printable
 from ._evaluation import (
     extract,
     features_and_labels,
@@ -31,9 +30,7 @@ def main(argv: Sequence[str]) -> int:
     if options.run is None and options.features is None:
         complain(f"evaluate {options.kind}", "name a run folder, or --features FILE")
         return 2
-    if not options.quiet:  # said before torch is imported, which takes seconds
-        opened = printable(options.run or options.features)
-        print(f"opening {opened} ...", file=sys.stderr, flush=True)
+    begin(f"opening {options.run or options.features} ...")
     from ..training.run.checkpoint import RunError
 
     try:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Any
 
-from .._terminal import complain, printable
+from .._terminal import begin, complain, printable
 from ._yaml import parse_yaml
 
 
@@ -32,9 +31,8 @@ def main(argv: list[str]) -> int:
         help="stop after so many quiet seconds (--watch; default: 600)",
     )
     options = parser.parse_args(argv)
-    # Said before torch is imported, which takes seconds.
-    runs = printable(options.runs[0] if len(options.runs) == 1 else f"{len(options.runs)} runs")
-    print(f"reading {runs} ...", file=sys.stderr, flush=True)
+    count = len(options.runs)
+    begin(f"reading {options.runs[0] if count == 1 else f'{count} runs'} ...")
     from ..reports import watch, write_page
 
     def parse_config(text: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hypersphere._optional import require
-from hypersphere._terminal import complain, duration
+from hypersphere._terminal import begin, complain, duration
 from hypersphere.commands._files import split_spec
 from hypersphere.commands._yaml import ConfigError
 from hypersphere.commands.plugins import import_plugin, split_plugins
@@ -60,8 +60,7 @@ def main(argv: Sequence[str]) -> int:
     except ConfigError as error:
         complain("sweep", error)
         return 2
-    # Said before torch is imported, which takes seconds.
-    print(f"reading {spec} ...", file=sys.stderr, flush=True)
+    begin(f"reading {spec} ...", everywhere=True)
     from hypersphere.training.interrupt import Interrupted, raising
     from hypersphere.training.run.checkpoint import RunError
 

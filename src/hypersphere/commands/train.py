@@ -6,13 +6,15 @@ Importing torch takes seconds. This file reads the command line and says the fir
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Sequence
 from typing import Any
 
-from hypersphere._terminal import complain
-from hypersphere.commands._train_arguments import first_words, read_train_arguments
+from hypersphere._terminal import begin, complain
+from hypersphere.commands._train_arguments import (
+    first_words,
+    is_first_process,
+    read_train_arguments,
+)
 from hypersphere.commands._yaml import ConfigError
 
 USAGE = """usage: hypersphere train [CONFIG.yaml[:VARIANT,...]] [--section.key value ...]
@@ -63,15 +65,13 @@ DEFAULT: dict[str, Any] = {
 def main(argv: Sequence[str]) -> int:
     try:
         arguments = read_train_arguments(argv)
-        shows = arguments.topic or arguments.print_config or arguments.print_schema
-        first = os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")) == "0"
-        if first and not shows and (words := first_words(arguments, DEFAULT)):
-            print(words, file=sys.stderr, flush=True)
+        words = first_words(arguments, DEFAULT) if is_first_process() else ""
     except ConfigError as error:
         complain("train", error)
         return 2
     if arguments.topic is True:
         print(USAGE, flush=True)
+    begun = bool(words) and begin(words, everywhere=True)
     from hypersphere.commands._training import run
 
-    return run(arguments, DEFAULT)
+    return run(arguments, DEFAULT, begun)
