@@ -187,6 +187,7 @@ def draw(model: HypersphericalVAE, images: Tensor, labels: Tensor, path: str) ->
     below.tick_params(length=0)
     below.spines[:].set_visible(False)
     below.set_xticks([])
+    below.grid(False)
     below.set_title("reconstructions of test images")
     figure.savefig(path, dpi=150)
     pyplot.close(figure)

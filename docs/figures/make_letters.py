@@ -1,12 +1,16 @@
-"""Draws docs/figures/letters.png from a run: `python docs/figures/make_letters.py runs/letters`.
+"""The picture of the README, and what its commands print: `python docs/figures/make_letters.py`.
 
-Features of letters that no network was trained on, softmax beside A-Softmax: the run of
-`hypersphere train` and its baseline. A color is a letter, a dot its picture in one of twelve faces.
+In the folder of `runs/letters`, the run of `hypersphere train`; it is made if it is not there.
+docs/figures/letters.png: features of letters that no network was trained on, softmax beside
+A-Softmax; a color is a letter, a dot its picture in one of twelve faces. results/first-run.json:
+the last lines of `train`, and all that `inspect` prints, for docs/generate.py.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -14,12 +18,13 @@ import numpy as np
 import torch
 
 from hypersphere.data.letters import UNSEEN, letters
-from hypersphere.reports.style import color, styled
+from hypersphere.reports.style import color, draw_sphere, styled
 from hypersphere.training import Config, load_net
 from hypersphere.training.baseline import FOLDER
 from hypersphere.training.build import make_loaders
 from hypersphere.training.tasks.classification import extract_features
 
+RUN = Path("runs/letters")
 SHOWN = "ԱԳԿՋաթდ"  # seven letters of both unseen alphabets
 
 
@@ -41,44 +46,50 @@ def directions(run: Path) -> tuple[np.ndarray, np.ndarray]:
     return shown.numpy(), y.numpy()
 
 
-def main(arguments: list[str]) -> None:
-    run = Path(arguments[0] if arguments else "runs/letters")
-    record = json.loads((run / "baseline.json").read_text())["rows"]
+def keep_prints() -> None:
+    """What `train` says at its end, and what `inspect` says of the run."""
+    environment = {**os.environ, "COLUMNS": "88"}
+
+    def printed(*words: str) -> str:
+        command = [sys.executable, "-m", "hypersphere", *words]
+        return subprocess.check_output(command, env=environment, text=True)
+
+    begun = (RUN / "run.json").exists()
+    lines = printed("train", *(["--resume", str(RUN)] if begun else [])).splitlines()
+    first = next(i for i, line in enumerate(lines) if line.split() == ["accuracy", "95", "%", "EER"])
+    last = next(i for i, line in enumerate(lines) if "everything is in" in line)
+    train = "\n".join(lines[first:last]).rstrip()
+    record = {"printed": {"train": train, "inspect": printed("inspect", str(RUN)).rstrip()}}
+    path = Path(__file__).parents[2] / "results" / "first-run.json"
+    path.write_text(json.dumps(record, indent=1) + "\n")
+
+
+def main() -> None:
+    record = json.loads((RUN / "baseline.json").read_text())["rows"]
     accuracy = {row["name"]: row["accuracy"] for row in record}
     panels = [
-        (run / FOLDER, "softmax", accuracy["plain network, softmax"]),
-        (run, "A-Softmax, m = 4", accuracy["this run"]),
+        (RUN / FOLDER, "softmax", accuracy["plain network, softmax"]),
+        (RUN, "A-Softmax, m = 4", accuracy["this run"]),
     ]
-    with styled() as matplotlib:
+    with styled():
         from matplotlib.figure import Figure
 
-        figure = Figure(figsize=(7.2, 3.7))
+        figure = Figure(figsize=(7.2, 3.5))
         for index, (folder, title, share) in enumerate(panels):
             points, labels = directions(folder)
-            axes = figure.add_subplot(1, 2, index + 1, projection="3d")
-            _sphere(axes)
+            axes = figure.add_axes((index / 2, 0, 0.5, 0.94), projection="3d")
+            draw_sphere(axes, zoom=1.5)
             for label in range(len(SHOWN)):
                 rows = points[labels == label]
                 axes.scatter(*rows.T, color=color(label), s=14, depthshade=True, edgecolors="none")
                 mean = rows.mean(0)
-                axes.text(*(1.18 * mean / np.linalg.norm(mean)), SHOWN[label], color=color(label))
-            axes.set_title(f"{title}: {share:.1%} of unseen pairs told right", y=1.04)
-            axes.set_axis_off()
-            axes.set_box_aspect((1, 1, 1), zoom=1.45)
+                axes.text(*(1.2 * mean / np.linalg.norm(mean)), SHOWN[label], color=color(label))
             axes.view_init(elev=22, azim=35)
-        del matplotlib
+            text = f"{title}: {share:.1%} of unseen pairs told right"
+            figure.text(index / 2 + 0.25, 0.95, text, ha="center", fontsize=9)
     figure.savefig(Path(__file__).with_name("letters.png"), dpi=160)
 
 
-def _sphere(axes: object) -> None:
-    turn = np.linspace(0, 2 * np.pi, 73)
-    for latitude in np.linspace(-np.pi / 3, np.pi / 3, 5):
-        circle = np.cos(latitude) * np.cos(turn), np.cos(latitude) * np.sin(turn)
-        axes.plot(*circle, np.full_like(turn, np.sin(latitude)), color="#c4cad1", lw=0.4)
-    for longitude in np.linspace(0, np.pi, 6, endpoint=False):
-        x, y = np.cos(turn) * np.cos(longitude), np.cos(turn) * np.sin(longitude)
-        axes.plot(x, y, np.sin(turn), color="#c4cad1", lw=0.4)
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    keep_prints()
+    main()

@@ -70,7 +70,6 @@ def main() -> None:
     for place, (name, (loss, step)) in enumerate(LOSSES.items(), start=1):
         path = descend(loss, trajectories.start(), step)
         draw(figure.add_subplot(2, 3, place, projection="3d"), path, name)
-    figure.subplots_adjust(hspace=0.12, wspace=0.02)
     figure.savefig(Path(__file__).with_name("uniformity.png"), dpi=120, bbox_inches="tight")
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hypersphere._terminal import complain, hanging
+from hypersphere._terminal import columns_of, complain, hanging, wrapped
 from hypersphere.commands import _config
 from hypersphere.commands._help import help_text
 from hypersphere.commands._overrides import read_overrides
@@ -183,7 +183,8 @@ def _advice(config: Any, folder: Path, where: str = "") -> str:
     """What became of an interrupted run, and the command that goes on with it, in one line."""
     plugins = [word for name in plugins_of(config) for word in ("--plugin", name)]
     command = ["hypersphere", "train", "--resume", str(folder), *plugins]
-    return f"stopped{where}; continue with: {shlex.join(command)}"
+    text = f"stopped{where}; continue with: {shlex.join(command)}"
+    return wrapped(text, columns_of(sys.stdout) - 1) if sys.stdout.isatty() else text
 
 
 def _results(outcome: Any, gain: Any, seconds: float) -> str:

@@ -76,7 +76,8 @@ def main(argv: Sequence[str]) -> int:
         complain("compare", error)
         return 1
     print(table(comparison.methods, comparison.metric, comparison.baseline))
-    print(f"\nruns and comparison.json are in {arguments.folder}")
+    print(f"\nruns and comparison.json are in {arguments.folder}; side by side as a page:")
+    print(f"  hypersphere report {shlex.quote(str(arguments.folder))}/*-seed*/")
     return 0
 
 

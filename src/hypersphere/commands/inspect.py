@@ -122,6 +122,8 @@ def _read(
 
 
 def _read_run(options: argparse.Namespace) -> Any:
+    from torch import Tensor
+
     from ..training.run.checkpoint import load_weights
     from ..training.run.load import find_weights
     from ..training.run.trained import TrainedRun

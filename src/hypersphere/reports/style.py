@@ -84,7 +84,7 @@ def legend_below(axes: Any, columns: int | None = None) -> None:
     )
 
 
-def draw_sphere(axes: Any, zoom: float = 1.45) -> None:
+def draw_sphere(axes: Any, zoom: float = 1.65) -> None:
     """Draw a faint unit sphere, without box or ticks.
 
     Args:
