@@ -56,7 +56,9 @@ def keep_prints() -> None:
 
     begun = (RUN / "run.json").exists()
     lines = printed("train", *(["--resume", str(RUN)] if begun else [])).splitlines()
-    first = next(i for i, line in enumerate(lines) if line.split() == ["accuracy", "95", "%", "EER"])
+    first = next(
+        i for i, line in enumerate(lines) if line.split() == ["accuracy", "95", "%", "EER"]
+    )
     last = next(i for i, line in enumerate(lines) if "everything is in" in line)
     train = "\n".join(lines[first:last]).rstrip()
     record = {"printed": {"train": train, "inspect": printed("inspect", str(RUN)).rstrip()}}

@@ -22,6 +22,7 @@ COLORS: tuple[str, ...] = (
 )
 # Beyond twelve classes color alone does not carry: the marker changes with every round.
 MARKERS = ("o", "^", "s", "D", "v", "P")
+BELOW_AXIS = 30  # points from an axis to the legend below it
 SPHERE = "#c4cad1"  # its circles of latitude and longitude
 COLUMN_WIDTH = 3.4  # inches: readable in a two-column page
 
@@ -78,10 +79,13 @@ def legend_below(axes: Any, columns: int | None = None) -> None:
     if not labels:
         return
     fitting = max(1, min(len(labels), int(44 / (max(map(len, labels)) + 5))))
-    # Below the label of the horizontal axis; the layout makes room for it.
-    axes.legend(
-        loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=columns or fitting, frameon=False
-    )
+    from matplotlib.transforms import ScaledTranslation
+
+    # Below ticks and label, whose height is that of their letters, however tall the axes are.
+    down = ScaledTranslation(0, -BELOW_AXIS / 72, axes.figure.dpi_scale_trans)
+    place = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "borderaxespad": 0}
+    transform = axes.transAxes + down
+    axes.legend(**place, bbox_transform=transform, ncols=columns or fitting, frameon=False)
 
 
 def draw_sphere(axes: Any, zoom: float = 1.65) -> None:
