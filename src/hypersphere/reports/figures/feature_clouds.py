@@ -63,10 +63,11 @@ def features_3d(features: Any, targets: Any, weights: Any = None, classes: Any =
     with styled():
         figure, axes = canvas(height=COLUMN_WIDTH, subplot_kw={"projection": "3d"})
         draw_sphere(axes)
+        dot = 3 if len(x) > 1000 else 9
         for label in np.unique(y):
             style = {"color": color(label), "marker": MARKERS[label // 8 % len(MARKERS)]}
             axes.scatter(
-                *x[y == label].T, s=3, linewidths=0, alpha=0.7, label=known[label], **style
+                *x[y == label].T, s=dot, linewidths=0, alpha=0.7, label=known[label], **style
             )
         if weights is not None:
             for label, w in enumerate(to_unit_sphere(_of_width(weights, 3))):
