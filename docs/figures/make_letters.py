@@ -3,7 +3,7 @@
 In the folder of `runs/letters`, the run of `hypersphere train`; it is made if it is not there.
 docs/figures/letters.png: features of letters that no network was trained on, softmax beside
 A-Softmax; a color is a letter, a dot its picture in one of twelve faces. results/first-run.json:
-the last lines of `train`, and all that `inspect` prints, for docs/generate.py.
+the last lines of `train`, and what `points` prints, for docs/generate.py.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from hypersphere.training.build import make_loaders
 from hypersphere.training.tasks.classification import extract_features
 
 RUN = Path("runs/letters")
+POINTS = "points 24 --dim 4 -s inf"
 SHOWN = "ԱԳԿՋաթდ"  # seven letters of both unseen alphabets
 
 
@@ -47,7 +48,7 @@ def directions(run: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 def keep_prints() -> None:
-    """What `train` says at its end, and what `inspect` says of the run."""
+    """What `train` says at its end, and what `points` says."""
     environment = {**os.environ, "COLUMNS": "88"}
 
     def printed(*words: str) -> str:
@@ -61,7 +62,7 @@ def keep_prints() -> None:
     )
     last = next(i for i, line in enumerate(lines) if "everything is in" in line)
     train = "\n".join(lines[first:last]).rstrip()
-    record = {"printed": {"train": train, "inspect": printed("inspect", str(RUN)).rstrip()}}
+    record = {"printed": {"train": train, "points": printed(*POINTS.split()).rstrip()}}
     path = Path(__file__).parents[2] / "results" / "first-run.json"
     path.write_text(json.dumps(record, indent=1) + "\n")
 

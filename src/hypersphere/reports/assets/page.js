@@ -41,7 +41,7 @@ function adapted(layout, data, node) {
 
 // Below the title of the axis stands the legend, in as many rows as it needs: the plot keeps its height.
 function makeRoom(layout, named, width) {
-  const below = layout.scene ? 5 : 64, inner = layout.scene ? Math.min(width, 500) : layout.height - 100;
+  const below = layout.scene ? 5 : 76, inner = layout.scene ? Math.min(width, 500) : layout.height - 110;
   const longest = Math.max(0, ...named.map((trace) => trace.name.length));
   const across = Math.max(1, Math.floor(width / (7 * longest + 50)));
   const legend = named.length > 1 ? 20 * Math.ceil(named.length / across) + 8 : 0;
