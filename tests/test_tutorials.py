@@ -29,7 +29,7 @@ def test_there_are_five_and_every_list_of_pages_names_them():
 def test_pictures_are_there_and_made_by_the_page(page):
     assert PICTURE.findall(page.read_text())
     for picture in PICTURE.findall(page.read_text()):
-        assert (DOCS / picture).stat().st_size > 5_000
+        assert (DOCS / picture).stat().st_size > 10_000
         assert re.search(r"^ *figure\b.* = ", page.read_text(), re.MULTILINE)
 
 
