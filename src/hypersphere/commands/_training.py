@@ -212,6 +212,6 @@ def _report(folder: Path) -> str:
     except ImportError:
         return "no report page: it needs `pip install 'torch-hypersphere[report]'`"
     try:
-        return f"report: {write_page(folder)}"
+        return f"to see it, open {write_page(folder)} in a browser"
     except ModuleNotFoundError as error:
         return f"no report page: {error}"

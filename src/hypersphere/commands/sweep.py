@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shlex
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -68,6 +69,7 @@ def main(argv: Sequence[str]) -> int:
         with raising():
             for name in plugins:
                 import_plugin(name)
+            own["plugins"] = plugins
             return _run(spec, own, texts, rest)
     except Interrupted as stop:
         print(
@@ -126,7 +128,8 @@ def _run(spec: str, own: dict[str, Any], texts: dict[str, str], rest: list[str])
         own.setdefault("storage", f"sqlite:///{folder / 'sweep.db'}")
         study = _study.open_study(name, own["storage"], "minimize" in own, settings)
         _search(study, spec, rest, space, own, folder)
-        return _tell(study, folder, own["storage"], own["metric"], own["folds"])
+        command = [spec, *rest, *(word for name in own["plugins"] for word in ("--plugin", name))]
+        return _tell(study, folder, own["storage"], own["metric"], own["folds"], command)
 
 
 def _search(
@@ -187,7 +190,9 @@ def _short(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _tell(study: Any, folder: Path, storage: str, metric: str, folds: int) -> int:
+def _tell(
+    study: Any, folder: Path, storage: str, metric: str, folds: int, command: list[str]
+) -> int:
     """Say which trial is the best, and keep it as best.json."""
     from hypersphere.training.run.checkpoint import write_atomically
 
@@ -195,9 +200,9 @@ def _tell(study: Any, folder: Path, storage: str, metric: str, folds: int) -> in
         raise ValueError(f"every one of {len(study.trials)} trials diverged: search elsewhere")
     best = {"value": study.best_value, "parameters": study.best_params, "metric": metric}
     write_atomically(folder / "best.json", json.dumps(best, indent=2) + "\n")
-    print(f"\nbest {metric} {study.best_value:.4f} over {folds} folds, with")
-    print("  " + " ".join(f"--{k} {v}" for k, v in study.best_params.items()))
-    print(f"all trials: {storage}")
+    best_options = [word for k, v in study.best_params.items() for word in (f"--{k}", str(v))]
+    print(f"\nbest {metric} {study.best_value:.4f} over {folds} folds; all trials: {storage}")
+    print(f"train with it: {shlex.join(['hypersphere', 'train', *command, *best_options])}")
     return 0
 
 
