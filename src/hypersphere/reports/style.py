@@ -83,9 +83,14 @@ def legend_below(axes: Any, columns: int | None = None) -> None:
 
     # Below ticks and label, whose height is that of their letters, however tall the axes are.
     down = ScaledTranslation(0, -BELOW_AXIS / 72, axes.figure.dpi_scale_trans)
-    place = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "borderaxespad": 0}
-    transform = axes.transAxes + down
-    axes.legend(**place, bbox_transform=transform, ncols=columns or fitting, frameon=False)
+    axes.legend(
+        loc="upper center",
+        bbox_to_anchor=(0.5, 0),
+        bbox_transform=axes.transAxes + down,
+        borderaxespad=0,
+        ncols=columns or fitting,
+        frameon=False,
+    )
 
 
 def draw_sphere(axes: Any, zoom: float = 1.65) -> None:
