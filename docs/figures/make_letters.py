@@ -74,11 +74,9 @@ def draw_angles(figure: Any, place: float, angles: np.ndarray, same: np.ndarray)
     axes = figure.add_axes((place + 0.05, 0.1, 0.4, 0.22))
     for index, (name, part) in enumerate((("same letter", same), ("different letters", ~same))):
         axes.hist(angles[part], np.linspace(0, 140, 57), color=color(index), alpha=0.7)
-        mean = angles[part].mean()
-        text = f"{name}\nmean {mean:.0f}°"
-        axes.text(
-            (18, 132)[index], axes.get_ylim()[1] * 0.62, text, color=color(index), ha="center"
-        )
+        text = f"{name}\nmean {angles[part].mean():.0f}°"
+        side = {"ha": "left", "x": 0} if index == 0 else {"ha": "right", "x": 1}
+        axes.text(y=0.7, s=text, color=color(index), transform=axes.transAxes, fontsize=7, **side)
     axes.set(xlabel="angle between two pictures (degrees)", yticks=[], xlim=(0, 150))
     axes.spines["left"].set_visible(False)
 
