@@ -74,9 +74,7 @@ def _run(arguments: TrainArguments, default: Mapping[str, Any], begun: bool) -> 
     refuse_unused_options(config, read_overrides(rest))
     _config.check(config)
     folder = choose_folder(config, spec, resume)
-    if not begun and not config.train.quiet and is_first_process():
-        print(f"loading {config.data.name} ...", file=sys.stderr, flush=True)
-    return train_and_tell(config, folder, resume is not None, text)
+    return train_and_tell(config, folder, resume is not None, text, begun)
 
 
 def _config_of_run(folder: Path) -> str:
@@ -122,7 +120,7 @@ def _agreed(choose: Any, base: Path) -> Path:
     return Path(os.environ[key])
 
 
-def train_and_tell(config: Any, folder: Path, resume: bool, text: str) -> int:
+def train_and_tell(config: Any, folder: Path, resume: bool, text: str, begun: bool) -> int:
     """Train, then say what came out and where it is."""
     from hypersphere.training.baseline import gain_over
     from hypersphere.training.distributed import make_fabric
@@ -133,6 +131,8 @@ def train_and_tell(config: Any, folder: Path, resume: bool, text: str) -> int:
         fabric = make_fabric(**vars(config.fabric))
     except (TypeError, ValueError, RuntimeError) as error:  # e.g. an accelerator that is not there
         raise _config.ConfigError(f"fabric: {error}") from error
+    if not begun and fabric.is_global_zero and not config.train.quiet:
+        print(f"loading {config.data.name} ...", file=sys.stderr, flush=True)
     if fabric.world_size > 1:
         folder = Path(fabric.broadcast(str(folder)))
     began = time.perf_counter()
