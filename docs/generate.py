@@ -5,7 +5,8 @@ and gets, between the marks, the tables of results/benchmarks/layers.MAKER.json,
 all makers side by side, and the command that made them; a file written by `hypersphere compare`
 becomes a table beside the dissertation's. `claims` is the table and the sections of results/claims,
 `claims-count` its count of verdicts; docs/figures/make_claims.py draws the pictures. `reliability`
-is the counts of faults and damaged inputs. Numbers are never typed by hand.
+is the counts of faults and damaged inputs. `<!-- printed: train -->` is what that command printed,
+as docs/figures/make_letters.py kept it. Numbers are never typed by hand.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 MARK = re.compile(r"(<!-- table: ([\w./-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+PRINTED = re.compile(r"(<!-- printed: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 MAKERS = {"amd": "AMD", "intel": "Intel", "apple": "Apple", "arm": "ARM", "other": "another"}
@@ -321,7 +323,10 @@ def fill(text: str) -> str:
             body = tables(json.loads(path.read_text())) if path.exists() else "*(not measured yet)*"
         return f"{match[1]}{body}\n{match[3]}"
 
-    return FIGURE.sub(one_figure, MARK.sub(replace, text))
+    def quote(match: re.Match[str]) -> str:
+        return f"{match[1]}```text\n{_content('first-run')['printed'][match[2]]}\n```\n{match[3]}"
+
+    return FIGURE.sub(one_figure, PRINTED.sub(quote, MARK.sub(replace, text)))
 
 
 def main(arguments: list[str]) -> int:

@@ -26,6 +26,7 @@ from torch.nn import functional as F
 from hypersphere import functional as HF
 from hypersphere.data import load_digits
 from hypersphere.distributions import PowerSpherical, UniformOnSphere, VonMisesFisher
+from hypersphere.reports.style import color, styled
 
 POSTERIORS = {"vmf": VonMisesFisher, "power_spherical": PowerSpherical}
 
@@ -129,7 +130,8 @@ def main(argv: list[str] | None = None) -> int:
     print(f"median concentration {concentration:.1f}, nearest neighbor accuracy {accuracy:.3f}")
     print(f"{options.steps} steps in {seconds:.1f} s")
     if options.draw:
-        draw(model, test_x, test_y, options.draw)
+        with styled():
+            draw(model, test_x, test_y, options.draw)
     return 0
 
 
@@ -143,22 +145,22 @@ def draw(model: HypersphericalVAE, images: Tensor, labels: Tensor, path: str) ->
 
     q = model.posterior(images)
     x, y, z = q.mode.T
-    figure = pyplot.figure(figsize=(12, 6.6), layout="constrained")
-    grid = figure.add_gridspec(2, 2, height_ratios=[1.9, 1])
+    figure = pyplot.figure(figsize=(8.4, 4.2), layout="constrained")
+    grid = figure.add_gridspec(2, 2, height_ratios=[2.1, 1])
 
     sphere = figure.add_subplot(grid[0, 0], projection="mollweide")
-    dots = sphere.scatter(
-        torch.atan2(y, x).numpy(), z.asin().numpy(), c=labels.numpy(), cmap="tab10", s=9
-    )
+    colors = [color(int(digit)) for digit in labels]
+    sphere.scatter(torch.atan2(y, x).numpy(), z.asin().numpy(), c=colors, s=5)
     for digit in range(10):  # the digit at the mean direction of its images
         center = HF.normalize(q.mode[labels == digit].mean(0))
         at = float(torch.atan2(center[1], center[0])), float(center[2].clamp(-1, 1).asin())
-        sphere.annotate(str(digit), at, fontsize=13, weight="bold", ha="center", va="center")
+        style = {"weight": "bold", "color": "white", "ha": "center", "va": "center"}
+        disc = {"boxstyle": "circle,pad=0.15", "color": color(digit)}
+        sphere.annotate(str(digit), at, bbox=disc, **style)
     sphere.set_title("mean directions of the test images", pad=14)
     sphere.grid(alpha=0.3)
     sphere.set_xticklabels([])
     sphere.set_yticklabels([])
-    figure.colorbar(dots, ax=sphere, ticks=range(10), shrink=0.7, pad=0.03)
 
     rows, columns = 9, 16
     # equal steps of sin(latitude): each image stands for the same area of the sphere
@@ -185,8 +187,9 @@ def draw(model: HypersphericalVAE, images: Tensor, labels: Tensor, path: str) ->
     below.tick_params(length=0)
     below.spines[:].set_visible(False)
     below.set_xticks([])
+    below.grid(False)
     below.set_title("reconstructions of test images")
-    figure.savefig(path, dpi=110)
+    figure.savefig(path, dpi=150)
     pyplot.close(figure)
 
 

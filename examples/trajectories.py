@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from hypersphere import functional as HF
+from hypersphere.reports.style import color, draw_sphere
 
 BETAS = (1.0, 2.0, 4.0, 10.0)
 PENALTIES: dict[str, Callable[[Tensor], Tensor]] = {
@@ -115,36 +116,30 @@ def _spheres(count: int) -> tuple[Any, list[Any]]:
     figure, axes = pyplot.subplots(
         1, count, figsize=(3 * count, 3.2), subplot_kw={"projection": "3d"}
     )
-    turn = torch.linspace(0, 2 * torch.pi, 37)
-    height = torch.linspace(0, torch.pi, 19)
-    x, y = torch.outer(turn.cos(), height.sin()), torch.outer(turn.sin(), height.sin())
-    z = torch.outer(torch.ones_like(turn), height.cos())
     for panel in axes:
-        panel.plot_wireframe(x.numpy(), y.numpy(), z.numpy(), color="0.88", linewidth=0.4)
-        panel.set_box_aspect((1, 1, 1), zoom=1.5)
-        panel.set_axis_off()
+        draw_sphere(panel)
     return figure, list(axes)
 
 
 def draw_5_1(paths: dict[str, Tensor], file: Path) -> None:
-    """Paths in grey, where they end in red, mirrored neurons in pink."""
+    """Paths in grey, dots where they end, circles for mirrored neurons."""
     figure, panels = _spheres(len(paths))
     for panel, (name, path) in zip(panels, paths.items(), strict=True):
         for neuron in range(path.shape[1]):
             panel.plot(*path[:, neuron].T.numpy(), color="0.45", linewidth=0.9)
-        panel.scatter(*path[-1].T.numpy(), color="tab:red", s=28, depthshade=False)
+        panel.scatter(*path[-1].T.numpy(), color=color(1), s=28, depthshade=False)
         if name == "half-space MHE":
-            panel.scatter(*(-path[-1]).T.numpy(), color="pink", s=20, depthshade=False)
+            panel.scatter(*(-path[-1]).T.numpy(), s=20, facecolors="none", edgecolors=color(1))
         panel.set_title(name)
     _save(figure, file)
 
 
 def draw_weighted(panels_paths: dict[str, Tensor], heavy: int, file: Path) -> None:
-    """The heavy neurons' paths and lines from the origin, the others as red dots."""
+    """The heavy neurons' paths and lines from the origin, the others as dots."""
     figure, panels = _spheres(len(panels_paths))
-    colors = ("teal", "green")
+    colors = (color(0), color(2))
     for panel, (title, path) in zip(panels, panels_paths.items(), strict=True):
-        panel.scatter(*path[-1, heavy:].T.numpy(), color="tab:red", s=24, depthshade=False)
+        panel.scatter(*path[-1, heavy:].T.numpy(), color=color(1), s=24, depthshade=False)
         for neuron in range(heavy):
             x, y, z = path[:, neuron].T.numpy()
             panel.plot(x, y, z, "s--", color=colors[neuron], markersize=2, linewidth=0.8)

@@ -27,6 +27,7 @@ def test_there_are_five_and_every_list_of_pages_names_them():
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_pictures_are_there_and_made_by_the_page(page):
+    assert PICTURE.findall(page.read_text())
     for picture in PICTURE.findall(page.read_text()):
         assert (DOCS / picture).stat().st_size > 10_000
         assert re.search(r"^ *figure\b.* = ", page.read_text(), re.MULTILINE)

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tomllib
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from hypersphere import cli, data
 from hypersphere.commands import _config
@@ -49,7 +50,9 @@ def test_readme_has_a_picture_a_result_and_what_each_part_costs_and_brings():
     text = (ROOT / "README.md").read_text()
     (picture,) = re.findall(r"!\[.*?\]\((\S+)\)", text)
     assert (ROOT / picture).stat().st_size > 10_000
-    assert "<!-- table: letters -->" in text and "<!-- table: claims-count -->" in text
+    assert "<!-- printed: train -->" in text and "<!-- table: claims-count -->" in text
+    assert "this run" in text and "points more of them right than the plain network" in text
+    assert '<!-- figure: letters "gain"' in text
     table = text[text.index("| part |") :].split("\n\n")[0].splitlines()[2:]
     for row in table:
         _, part, line, costs, brings, _ = re.sub(r"<!--.*?-->", "", row).split("|")
@@ -59,6 +62,33 @@ def test_readme_has_a_picture_a_result_and_what_each_part_costs_and_brings():
 
 def test_twelve_classes_have_twelve_colors():
     assert len(set(COLORS[:12])) == 12
+
+
+def test_figures_have_one_style():
+    """No other palette, no sphere of its own, and every picture of the docs has its script."""
+    scripts = [*ROOT.glob("docs/figures/*.py"), *ROOT.glob("examples/*.py")]
+    sources = [
+        p for p in (ROOT / "src").rglob("*.py") if "reports" in p.parts or "commands" in p.parts
+    ]
+    assert len(scripts) >= 20 and len(sources) > 50
+    for path in [*scripts, *sources]:
+        found = re.search(r"\btab:|tab10|plot_wireframe", path.read_text())
+        assert not found, f"{path.name}: {found and found[0]}; take hypersphere.reports.style"
+    for picture in ROOT.glob("docs/figures/*.png"):
+        assert (ROOT / "docs" / "figures" / f"make_{picture.stem}.py").exists(), picture.name
+        assert picture.stat().st_size < 300_000, picture.name
+
+
+@pytest.mark.parametrize("curves", [1, 5, 12])
+def test_a_legend_below_does_not_touch_the_axis(curves):
+    layers = {f"backbone.body.block{i}.conv": ([0, 1], [1.0, 1.0 + i]) for i in range(curves)}
+    drawing = figures.energy_curves(layers)
+    canvas = FigureCanvasAgg(drawing)
+    canvas.draw()
+    (axes,) = drawing.axes
+    renderer = canvas.get_renderer()
+    label, legend = axes.xaxis.label, axes.get_legend()
+    assert legend.get_window_extent(renderer).y1 <= label.get_window_extent(renderer).y0
 
 
 def test_a_drawn_configuration_is_small_enough_to_mail(tmp_path):

@@ -22,12 +22,14 @@ def main() -> None:
         for axes, picture in zip(line, batch, strict=True):
             axes.imshow(picture[0], cmap="gray_r", vmin=0, vmax=1)
             axes.set(xticks=[], yticks=[])
+            axes.spines[:].set(visible=True, color="0.8")
         line[0].set_ylabel(name, rotation=0, ha="right", va="center")
     axes = right.subplots()
     for offset, kind in ((-0.2, "single"), (0.2, "multiple")):
         counts = imbalanced(train, kind).counts()
         axes.bar(torch.arange(10) + offset, counts, 0.4, label=kind)
-    axes.set(xlabel="class", ylabel="samples", xticks=range(0, 10, 3), ylim=(0, 185))
+    axes.set(xlabel="class", ylabel="samples", xticks=range(10), ylim=(0, 150))
+    axes.grid(axis="x", visible=False)
     legend_below(axes)
     figure.savefig(Path(__file__).with_name("data.png"), dpi=140)
 

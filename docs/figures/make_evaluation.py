@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import hypersphere as hs
-from hypersphere.reports.style import legend_below, styled
+from hypersphere.reports.style import COLORS, legend_below, styled
 
 SEEN = list(range(6))  # trained on 0 ... 5, judged on 6 ... 9
 
@@ -42,7 +42,7 @@ def main() -> None:
         "additive margin": hs.heads.AMSoftmaxHead(16, len(SEEN), m=0.35, scale=16.0),
     }
     figure, axes = plt.subplots(1, 4, figsize=(9.4, 2.4), layout="constrained")
-    for (name, head), color in zip(heads.items(), ("tab:blue", "tab:orange"), strict=True):
+    for (name, head), color in zip(heads.items(), COLORS, strict=False):
         net = trained(head, train_x[seen], train_y[seen])
         features = hs.evaluation.extract(net, everything[new])
         positive, negative, *_ = hs.evaluation.pair_angles(features, everyone[new])
@@ -57,7 +57,11 @@ def main() -> None:
         sizes = [0, 1, 3, 10, 30, 100, 300, len(strangers)]
         ranks = hs.evaluation.identification(*people, strangers[order], (1,), sizes=sizes)
         axes[2].plot(
-            [max(s, 0.5) for s in sizes], [a[0] for a in ranks.accuracy], "o-", color=color
+            [max(s, 0.5) for s in sizes],
+            [a[0] for a in ranks.accuracy],
+            "o-",
+            color=color,
+            markersize=3,
         )
         known = torch.isin(test_y, torch.tensor(SEEN))
         result = hs.evaluation.robustness(
@@ -70,11 +74,9 @@ def main() -> None:
     legend_below(axes[0])
     axes[1].set(xlabel="false accept rate", xlim=(1e-5, 1), title="true accept rate")
     legend_below(axes[1])
-    axes[2].set(xscale="log", xlabel="distractors", title="rank-1, one picture each")
+    axes[2].set(xscale="log", xlabel="distractors", title="found first, one picture each")
     axes[3].set(xlabel="test sample, sorted", title="perturbation that fools (l2)")
-    for panel in axes:
-        panel.grid(alpha=0.3)
-    figure.savefig(Path(__file__).with_name("evaluation.png"), dpi=150)
+    figure.savefig(Path(__file__).with_name("evaluation.png"), dpi=140)
 
 
 if __name__ == "__main__":

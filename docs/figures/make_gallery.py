@@ -23,7 +23,8 @@ OUT = Path(__file__).with_name("gallery")
 PAGE = """# Method gallery
 
 Every picture is made by `python docs/figures/make_gallery.py`, from the package's own functions and
-from small runs that take about a minute together.
+from small runs that take about a minute together. A gallery of people is something else: see
+[open set](open-set.md).
 
 ## Operators
 

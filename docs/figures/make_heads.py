@@ -29,7 +29,9 @@ def features(head: heads.MarginHead, x: torch.Tensor, y: torch.Tensor) -> torch.
 
 
 def main() -> None:
-    figure, axes = plt.subplots(1, 4, figsize=(9.8, 3.3), layout="constrained")
+    figure = plt.figure(figsize=(9.8, 3.0), layout="constrained")
+    curves, clouds = figure.subfigures(1, 2, width_ratios=(1.1, 1))
+    axes = [*curves.subplots(1, 2), *clouds.subplots(1, 2)]
     named = {
         "A-Softmax, m = 2": Margin(m=2),
         "A-Softmax, m = 4": Margin(m=4),
@@ -37,7 +39,7 @@ def main() -> None:
         "ArcFace, m = 0.5": Margin(shift=0.5),
     }
     heads.plot_margins(named, ax=axes[0])
-    axes[0].set(title="psi for g = cos")
+    axes[0].set(title="psi for g = cos", xlabel="theta in degrees")
     legend_below(axes[0])
     theta = torch.linspace(0, torch.pi, 721, dtype=torch.float64)
     for kind in ("cosine", "linear", "sigmoid", "square_cosine"):
@@ -58,8 +60,10 @@ def main() -> None:
         found = features(head, x, y)
         ax.scatter(*found.T, c=[color(label) for label in y.tolist()], s=3)
         score = angular_fisher_score(found, y)
-        ax.set(title=f"{title}\nangular Fisher score {score:.4f}", aspect="equal")
+        ax.set(title=title, xlabel=f"angular Fisher score {score:.4f}", aspect="equal")
+        ax.set(adjustable="datalim")  # both panels of one size
         ax.set(xticks=[], yticks=[])
+        ax.spines[:].set_visible(False)
         ax.axhline(0, color="gray", linewidth=0.5)
         ax.axvline(0, color="gray", linewidth=0.5)
     figure.savefig(Path(__file__).with_name("heads.png"), dpi=130)

@@ -53,6 +53,7 @@ def draw() -> None:
         for cell, picture in zip(line, pictures, strict=False):
             cell.imshow(picture[0], cmap="gray_r", vmin=0, vmax=1)
             cell.set(xticks=[], yticks=[])
+            cell.spines[:].set(visible=True, color="0.8")
         text = label if label == "image" else f"{label}\n(r = {correlation(pictures, test):.2f})"
         line[0].set_ylabel(text, rotation=0, ha="right", va="center", fontsize=9)
     figure.savefig(HERE / "models.png", dpi=110)

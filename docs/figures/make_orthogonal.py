@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import hypersphere as hs
-from hypersphere.reports.style import legend_below, styled
+from hypersphere.reports.style import styled
 
 STEPS = 400
 RUNS = {
@@ -65,7 +65,7 @@ def train(method: str | None, data: hs.data.Split) -> tuple[list[int], list[floa
 def main() -> None:
     torch.set_num_threads(1)
     data = hs.data.load("digits")
-    figure, (left, right) = plt.subplots(1, 2, figsize=(8.4, 3.1), layout="constrained")
+    figure, (left, right) = plt.subplots(1, 2, figsize=(7.2, 2.8), layout="constrained")
     styles = ("-", "-", "--", ":", "-.")
     for (name, method), style in zip(RUNS.items(), styles, strict=True):
         steps, energy, error = train(method, data)
@@ -74,9 +74,7 @@ def main() -> None:
         right.plot(steps, error, style, label=name)
     left.set(xlabel="iteration", ylabel="energy per pair (s = 1)", title="hidden convolutions")
     right.set(xlabel="iteration", ylabel="test error (%)", title="8 x 8 digits", ylim=(0, 12))
-    legend_below(left)
-    for axes in (left, right):
-        axes.grid(alpha=0.3)
+    figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=len(RUNS))
     figure.savefig(Path(__file__).with_name("orthogonal.png"), dpi=140)
 
 

@@ -26,11 +26,14 @@ def main() -> None:
     parts = {s: [x for x in lines if x["split"] == s] for s in ("train", "test", "monitor")}
     figure, (left, right) = plt.subplots(1, 2, figsize=(7.2, 2.8), layout="constrained")
     left.plot([x["step"] for x in parts["train"]], [x["loss"] for x in parts["train"]], "C0")
-    left.set(xlabel="update", ylabel="training loss", yscale="log", title="letters, A-Softmax, MHE")
+    left.set(xlabel="update", ylabel="training loss", title="letters, A-Softmax, MHE")
     twin = left.twinx()
     accuracy = [100 * x["accuracy"] for x in parts["test"]]
     twin.plot([x["step"] for x in parts["test"]], accuracy, "C1o-", markersize=3)
     twin.set_ylabel("test accuracy (%)", color="C1")
+    twin.grid(False)
+    twin.spines["right"].set_visible(True)
+    left.yaxis.label.set_color("C0")
     for name in parts["monitor"][0]["energy"]:
         short = name.removeprefix("backbone.").removeprefix("body.").split(".")[0]
         energies = [x["energy"][name] for x in parts["monitor"]]

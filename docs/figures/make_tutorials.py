@@ -18,7 +18,7 @@ BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 def main(names: list[str]) -> None:
     (HERE / "tutorials").mkdir(exist_ok=True)
-    for name in names or ["plugin", "recognizer", "rotations"]:
+    for name in names or sorted(page.stem for page in PAGES.glob("*.md")):
         space: dict[str, object] = {"__name__": "__main__"}
         with tempfile.TemporaryDirectory() as folder:
             os.chdir(folder)

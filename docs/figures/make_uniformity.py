@@ -17,7 +17,7 @@ import trajectories
 
 from hypersphere import functional as HF
 from hypersphere.regularizers import Covering, Polarization
-from hypersphere.reports.style import styled
+from hypersphere.reports.style import color, draw_sphere, styled
 
 STEPS = 1500
 
@@ -52,31 +52,25 @@ def descend(loss: Callable[[Tensor], Tensor], w: Tensor, step: float) -> Tensor:
 
 
 def draw(axes, path: Tensor, title: str) -> None:
-    turn, height = torch.linspace(0, 2 * math.pi, 37), torch.linspace(0, math.pi, 19)
-    x, y = torch.outer(turn.cos(), height.sin()), torch.outer(turn.sin(), height.sin())
-    z = torch.outer(torch.ones_like(turn), height.cos())
-    axes.plot_wireframe(x.numpy(), y.numpy(), z.numpy(), color="0.9", linewidth=0.4)
+    draw_sphere(axes)
     for neuron in range(path.shape[1]):
         axes.plot(*path[:, neuron].T.numpy(), color="0.45", linewidth=0.9)
     points = path[-1]
     distance = torch.cdist(points, points).fill_diagonal_(math.inf)
     for i, j in (distance < 1.25 * distance.amin(1, keepdim=True)).triu(1).nonzero().tolist():
-        axes.plot(*points[[i, j]].T.numpy(), color="tab:blue", linewidth=0.9, alpha=0.6)
-    axes.scatter(*points.T.numpy(), color="tab:red", s=26, depthshade=True)
+        axes.plot(*points[[i, j]].T.numpy(), color=color(4), linewidth=0.9)
+    axes.scatter(*points.T.numpy(), color=color(1), s=22, depthshade=True)
     smallest = math.degrees(float(HF.separation_distance(points)))
     hole = math.degrees(float(HF.covering_radius(points)))
-    axes.set_title(f"{title}\nsmallest angle {smallest:.1f}°, hole {hole:.1f}°", fontsize=9)
-    axes.set_box_aspect((1, 1, 1), zoom=1.45)
-    axes.set_axis_off()
+    axes.set_title(f"{title}\nsmallest angle {smallest:.1f}°, hole {hole:.1f}°")
 
 
 def main() -> None:
-    figure = plt.figure(figsize=(9, 6))
+    figure = plt.figure(figsize=(7.2, 5.2))
     for place, (name, (loss, step)) in enumerate(LOSSES.items(), start=1):
         path = descend(loss, trajectories.start(), step)
         draw(figure.add_subplot(2, 3, place, projection="3d"), path, name)
-    figure.subplots_adjust(hspace=0.12, wspace=0.02)
-    figure.savefig(Path(__file__).with_name("uniformity.png"), dpi=90, bbox_inches="tight")
+    figure.savefig(Path(__file__).with_name("uniformity.png"), dpi=120, bbox_inches="tight")
 
 
 if __name__ == "__main__":

@@ -52,6 +52,23 @@ def hanging(start: str, text: str) -> str:
     )
 
 
+def duration(seconds: float) -> str:
+    """A time one can read.
+
+    Args:
+        seconds: the time.
+
+    >>> duration(5.2), duration(95), duration(7322)
+    ('5s', '1m35s', '2h02m')
+    """
+    whole = int(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02d}s"
+    return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
+
+
 COLORS = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33"}
 
 
@@ -93,6 +110,22 @@ def printable(text: object, newlines: bool = False) -> str:
 
 def _is_unsafe(character: str) -> bool:
     return character in DIRECTION_MARKS or unicodedata.category(character) in UNSAFE
+
+
+def begin(text: str, everywhere: bool = False) -> bool:
+    """Say on stderr what a command begins with, if it has torch to import, which takes seconds.
+
+    Args:
+        text: what is said.
+        everywhere: also where stderr is no terminal.
+
+    Returns:
+        Whether it was said.
+    """
+    said = "torch" not in sys.modules and (everywhere or sys.stderr.isatty())
+    if said:
+        print(printable(text), file=sys.stderr, flush=True)
+    return said
 
 
 def complain(command: str, error: object) -> None:

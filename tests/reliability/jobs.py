@@ -22,7 +22,13 @@ import yaml
 from reliability.worlds import TASKS, features_world, graph_world
 
 STEPS = {"steps": 6, "log_every": 1, "test_every": 3, "checkpoint_every": 2, "quiet": True}
-ALWAYS = ("cli", "commands.train", "training.job", "training.tasks.classification")
+ALWAYS = (
+    "cli",
+    "commands.train",
+    "commands._training",
+    "training.job",
+    "training.tasks.classification",
+)
 PACKAGES = ("jsonargparse", "safetensors.torch", "sklearn.datasets")
 PACKAGES += ("torch._dynamo", "PIL.Image", "scipy.sparse", "torch.distributed.fsdp")
 VARYING = ("run.json", "metrics.jsonl", "summary.json", "state.json", "config.yaml")
@@ -284,11 +290,11 @@ JOBS: list[Job] = [
     *(_training(task) for task in (*TASKS, "graph")),
     Job(
         "compare", _prepare_compare, _constant(COMPARE), _compared, both=_twice(COMPARE),
-        modules=("commands.compare", "commands._worker"),
+        modules=("commands.compare", "commands._comparing", "commands._worker"),
     ),
     Job(
         "sweep", _prepare_sweep, _constant(SWEEP), _swept, both=_twice(SWEEP),
-        modules=("commands.sweep", "training.crossval"),
+        modules=("commands.sweep", "commands._study", "training.crossval"),
         packages=("optuna.storages", "optuna.samplers", "sqlalchemy.orm", "alembic.migration"),
     ),
     Job(

@@ -111,6 +111,32 @@ CONTRAST = """
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("width", "height"), SIZES)
+def test_legends_stand_below_the_axis_and_plots_keep_their_height(browser, run, width, height):
+    lines = (run / "metrics.jsonl").read_text()
+    layers = {f"backbone.body.block{i}.conv": 1.0 + i for i in range(8)}
+    extra = [{"step": step, "split": "monitor", "energy": layers} for step in (0, 190)]
+    (run / "metrics.jsonl").write_text(lines + "".join(json.dumps(r) + "\n" for r in extra))
+    visit(browser, quick_page(run), width, height)
+    found = browser.execute_script(
+        """
+        return [...document.querySelectorAll('.plot')].filter((n) => n.layout).map((node) => {
+          const box = (name) => { const found = node.querySelector(name);
+                                  return found ? found.getBoundingClientRect() : null; };
+          const title = box('.xtitle'), legend = box('.legend .bg');
+          return [title && title.bottom, legend && legend.top, node._fullLayout._size.h,
+                  Boolean(node.layout.scene), node.clientWidth];
+        });
+        """
+    )
+    assert len(found) >= 4
+    for title, legend, inner, scene, wide in found:
+        if title is not None and legend is not None and legend > 0:
+            assert legend >= title - 1
+        assert inner >= (0.7 * min(wide, 500) if scene else 200)
+
+
+@pytest.mark.slow
 def test_text_has_contrast(browser, run):
     visit(browser, quick_page(run))
     ratios = browser.execute_script(CONTRAST)

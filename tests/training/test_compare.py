@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from hypersphere.commands import compare
+from hypersphere.commands import _comparing, compare
 from hypersphere.reports import markdown_table, read_result
 from hypersphere.training.campaign import Ended
 from hypersphere.training.interrupt import Interrupted
@@ -37,7 +37,7 @@ def test_an_interrupted_comparison_gives_no_table(config, tmp_path, capsys, monk
     def stop(*arguments):
         raise Interrupted(15)
 
-    monkeypatch.setattr(compare, "run_all", stop)
+    monkeypatch.setattr(_comparing, "run_all", stop)
     assert compare.main([config, "--seeds", "0", "--folder", str(tmp_path / "runs")]) == 143
     seen = capsys.readouterr()
     assert seen.out == "" and "the same command goes on" in seen.err
@@ -46,7 +46,7 @@ def test_an_interrupted_comparison_gives_no_table(config, tmp_path, capsys, monk
 def test_the_metric_is_that_of_the_recipes(config, tmp_path, capsys, monkeypatch):
     """Else the column of the dissertation would be empty."""
     asked = []
-    monkeypatch.setattr(compare, "run_all", lambda *arguments: asked.append(arguments))
+    monkeypatch.setattr(_comparing, "run_all", lambda *arguments: asked.append(arguments))
     (tmp_path / "e.yaml").write_text(CONFIG.replace("metric: accuracy", "metric: error"))
     folder = ["--folder", str(tmp_path / "runs")]
     assert compare.main([str(tmp_path / "e.yaml"), *folder]) == 0

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from hypersphere.commands import _config, train
+from hypersphere.commands import _config, _training, train
 from hypersphere.commands._config import ConfigError
 from hypersphere.training import Config
 
@@ -135,7 +135,7 @@ def test_folders_are_never_overwritten(tmp_path, monkeypatch):
     assert new_folder(base).name == "a-3" and newest_folder(base).name == "a-2"
     config = _config.read(None, ["--run.folder", str(base)])
     with pytest.raises(ValueError, match="holds a run"):
-        train.choose_folder(config, None, None)
+        _training.choose_folder(config, None, None)
 
 
 def test_variants_need_a_file():

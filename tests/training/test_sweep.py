@@ -63,7 +63,7 @@ def test_a_stopped_sweep_goes_on_with_the_same_command(
         stderr=subprocess.PIPE,
         text=True,
     )
-    assert process.stdout.readline().startswith("trial 0: accuracy")
+    assert process.stdout.readline().startswith("trial 1 of ")
     deadline = time.monotonic() + 120  # wait until the second trial is training
     while not list(tmp_path.glob("runs/sweep-c/runs/fold-*/checkpoints")):
         assert time.monotonic() < deadline

@@ -13,9 +13,10 @@ from typing import Any
 from hypersphere._reading import sealed_text
 from hypersphere._terminal import complain
 from hypersphere.commands._claims import Claim, claim_names, compared, read_claim, value_of
+from hypersphere.commands._compare_arguments import Arguments
+from hypersphere.commands._comparing import Comparison
 from hypersphere.commands._comparison import is_share
 from hypersphere.commands._yaml import ConfigError
-from hypersphere.commands.compare import Arguments, Comparison
 from hypersphere.reports.claims import claims_folder, read_claims, terminal_table
 from hypersphere.training.config import Config
 from hypersphere.training.interrupt import Interrupted

@@ -2,30 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
-import itertools
-import json
 import shlex
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import yaml
-
-from hypersphere._terminal import complain
-from hypersphere.commands import _config
-from hypersphere.commands._compare_arguments import Arguments, read_arguments
-from hypersphere.commands._comparison import Method, better, metric_value, result_record, table
-from hypersphere.commands.plugins import given_plugins, take_plugins
-from hypersphere.registry import unknown_name
-from hypersphere.training.campaign import Ended, PlannedRun, run_all
-from hypersphere.training.config import Config
-from hypersphere.training.interrupt import Interrupted
-from hypersphere.training.own_parts import without_places
-from hypersphere.training.run.checkpoint import RunError, write_atomically
-from hypersphere.training.run.records import read_record, run_config
+from hypersphere._terminal import begin, complain
+from hypersphere.commands._compare_arguments import read_arguments
+from hypersphere.commands._yaml import ConfigError
+from hypersphere.commands.plugins import import_plugin, split_plugins
 
 USAGE = """usage: hypersphere compare CONFIG.yaml[:VARIANT,...] ... [--seeds 0 1 2]
                            [--folder FOLDER] [--section.key value ...]
@@ -55,26 +40,31 @@ Further options apply to all configs.
 Options of the configs: `hypersphere train CONFIG.yaml --help`.
 """
 
-# What two runs may differ in and still be the same run: where things are, and how many threads.
-_PLACES = {
-    "data": ("root", "workers"),
-    "train": ("threads", "compile", "quiet"),
-    "run": None,
-    "fabric": None,
-}
-TUNING_SEED = 10_000  # not one of the seeds that count
-
 
 def main(argv: Sequence[str]) -> int:
     if any(a in ("-h", "--help") for a in argv):
         print(USAGE)
         return 0
     try:
-        arguments = read_arguments(take_plugins(argv))
-        arguments.plugins = [_whole_path(name) for name in given_plugins(argv)]
+        words, plugins = split_plugins(argv)
+        arguments = read_arguments(words)
+    except ConfigError as error:
+        complain("compare", error)
+        return 2
+    count = len(arguments.specs)
+    begin(f"reading {count} config{'s' * (count > 1)} ...", everywhere=True)
+    from hypersphere.commands._comparing import Comparison
+    from hypersphere.commands._comparison import table
+    from hypersphere.training.interrupt import Interrupted
+    from hypersphere.training.run.checkpoint import RunError
+
+    try:
+        for name in plugins:
+            import_plugin(name)
+        arguments.plugins = [_whole_path(name) for name in plugins]
         comparison = Comparison(arguments, shlex.join(["hypersphere", "compare", *argv]))
         comparison.run()
-    except _config.ConfigError as error:
+    except ConfigError as error:
         complain("compare", error)
         return 2
     except Interrupted as stop:
@@ -86,255 +76,12 @@ def main(argv: Sequence[str]) -> int:
         complain("compare", error)
         return 1
     print(table(comparison.methods, comparison.metric, comparison.baseline))
-    print(f"\nruns and comparison.json are in {arguments.folder}")
+    print(f"\nruns and comparison.json are in {arguments.folder}; side by side as a page:")
+    print(f"  hypersphere report {shlex.quote(str(arguments.folder))}/*-seed*/")
     return 0
-
-
-class Comparison:
-    """Every config with every seed; first the tuning runs, then those that count."""
-
-    def __init__(self, arguments: Arguments, command: str) -> None:
-        self.arguments, self.command = arguments, command
-        shared = [*arguments.rest, "--run.report", "false"]
-        options = arguments.options or [[] for _ in arguments.specs]
-        # All configs are read before the first is trained: a typing error costs no hour.
-        self.configs = [
-            _config.read(spec, [*shared, *own])
-            for spec, own in zip(arguments.specs, options, strict=True)
-        ]
-        for config in self.configs:
-            _config.check(config)
-        names = arguments.names or _labels(arguments.specs)
-        self.methods = [
-            Method(name, spec, vars(config.dissertation))
-            for name, spec, config in zip(names, arguments.specs, self.configs, strict=True)
-        ]
-        self.ended: dict[tuple[str, int], Ended] = {}
-        self.metric = arguments.metric or self._usual_metric()
-        self.baseline = self._find_baseline()
-        pairs = zip(self.methods, self.configs, strict=True)
-        self.grids = [self._grid(method, config) for method, config in pairs]
-        self.tuning_seconds = 0.0
-        self.began, self.done, self.fresh = time.monotonic(), 0, 0
-        tuning = sum(len(grid) for grid in self.grids if len(grid) > 1)
-        self.total = tuning + len(self.methods) * len(arguments.seeds)
-
-    def run(self) -> None:
-        """Train what is missing; the record is whole after every run."""
-        self.arguments.folder.mkdir(parents=True, exist_ok=True)
-        self._tune()
-        runs: dict[Path, tuple[Method, int]] = {}
-        planned = []
-        # Seed by seed: an early stop leaves every method with the same seeds.
-        for seed in self.arguments.seeds:
-            for method, config in zip(self.methods, self.configs, strict=True):
-                tuned = _with_values(config, method.chosen, method.name)
-                name = f"{method.name}-seed{seed}"
-                run = self._plan(
-                    self.arguments.folder / name, dataclasses.replace(tuned, seed=seed)
-                )
-                planned.append(dataclasses.replace(run, name=f"{method.name}, seed {seed}"))
-                runs[run.folder] = (method, seed)
-
-        def note(run: PlannedRun, how: Ended) -> None:
-            method, seed = runs[run.folder]
-            for kind, values in (("last", method.last), ("best", method.best)):
-                values[seed] = self._value(how, kind, self.metric, method.name)
-            method.seconds[seed] = how.seconds
-            self.ended[method.name, seed] = how
-            self._say(run.name, self.metric, method.last[seed], how)
-            self._record()
-
-        run_all(planned, self.arguments.jobs, note)
-
-    def _tune(self) -> None:
-        """For each method, the settings with the best value on held-out training samples."""
-        trials: dict[Path, tuple[Method, dict[str, Any]]] = {}
-        planned = []
-        for method, config, grid in zip(self.methods, self.configs, self.grids, strict=True):
-            for values in grid if len(grid) > 1 else []:
-                # A graph has validation nodes of its own.
-                held = {} if config.task == "graph" else {"data.holdout": self.arguments.holdout}
-                tried = _with_values(config, {**values, **held}, method.name)
-                text = ",".join(f"{key}={value}" for key, value in values.items())
-                place = self.arguments.folder / "tuning" / f"{method.name}-{text}"
-                run = self._plan(place, dataclasses.replace(tried, seed=TUNING_SEED))
-                planned.append(dataclasses.replace(run, name=f"{method.name}, {text}"))
-                trials[run.folder] = (method, values)
-
-        def note(run: PlannedRun, how: Ended) -> None:
-            method, values = trials[run.folder]
-            config = self.configs[self.methods.index(method)]
-            metric = self._tuning_metric(config)
-            kind = "best" if config.task == "graph" else "last"
-            value = self._value(how, kind, metric, method.name)
-            self.tuning_seconds += how.seconds
-            method.tuning.append({"values": values, "metric": metric, "value": value})
-            self._say(run.name, metric, value, how)
-
-        run_all(planned, self.arguments.jobs, note)
-        for method, grid in zip(self.methods, self.grids, strict=True):
-            method.tuning.sort(key=lambda trial, grid=grid: grid.index(trial["values"]))  # type: ignore[misc]
-            found = [trial for trial in method.tuning if trial["value"] is not None]
-            if method.tuning and not found and self.arguments.divergence_counts:
-                method.chosen = grid[0]  # nothing works: the seeds will show that
-            elif method.tuning and not found:
-                raise ValueError(f"no run of {method.name} converged in tuning: try other values")
-            if found:
-                sign = 1 if better(found[0]["metric"]) == "lower" else -1
-                method.chosen = min(found, key=lambda trial: sign * trial["value"])["values"]
-        for method, grid in zip(self.methods, self.grids, strict=True):
-            if len(grid) == 1:
-                method.chosen = grid[0]
-
-    def _plan(self, place: Path, config: Config) -> PlannedRun:
-        """A run of exactly this config: its file, and a folder that holds no other run."""
-        place = self._place(place, config)
-        file = place.parent / "configs" / f"{place.name}.yaml"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(file, _config.dump(config))
-        plugins = [word for name in self.arguments.plugins for word in ("--plugin", name)]
-        alone = self.arguments.jobs > 1 or self.arguments.one_thread
-        threads = ["--train.threads", "1"] if alone else []
-        return PlannedRun(place.name, place, file, (*plugins, *threads, "--train.quiet", "true"))
-
-    def _place(self, place: Path, config: Config) -> Path:
-        """Where a run goes: a folder that is empty or holds this very run."""
-        _refuse_other(place, config)
-        return place
-
-    def _value(self, how: Ended, kind: str, metric: str, name: str) -> float | None:
-        if how.diverged is not None:
-            return None
-        return metric_value(how.summary, kind, metric, name)
-
-    def _say(self, name: str, metric: str, value: float | None, how: Ended) -> None:
-        self.done += 1
-        result = "not converged" if value is None else f"{metric} {value:.4f}"
-        if how.before:
-            return
-        self.fresh += 1
-        left = ""
-        if self.done < self.total:
-            pace = (time.monotonic() - self.began) / self.fresh
-            left = f", about {_duration(pace * (self.total - self.done))} left"
-        line = f"run {self.done} of {self.total}: {name}: {result} ({how.seconds:.0f} s){left}"
-        print(line, file=sys.stderr, flush=True)
-
-    def _record(self) -> None:
-        record = result_record(self.methods, self.metric, self.command, self.baseline)
-        text = json.dumps(record, indent=1) + "\n"
-        write_atomically(self.arguments.folder / "comparison.json", text)
-        shown = table(self.methods, self.metric, self.baseline)
-        write_atomically(self.arguments.folder / "comparison.txt", shown + "\n")
-
-    def _usual_metric(self) -> str:
-        named = {config.dissertation.metric for config in self.configs} - {""}
-        if len(named) > 1:
-            raise _config.ConfigError(
-                f"the configs have different metrics ({', '.join(sorted(named))}): choose one with "
-                f"--metric"
-            )
-        return named.pop() if named else "accuracy"
-
-    def _tuning_metric(self, config: Config) -> str:
-        if config.task == "graph":
-            return "validation_accuracy"
-        if self.arguments.tuning_metric is not None:
-            return self.arguments.tuning_metric
-        # Pairs of unseen classes are for the test: settings are chosen by the held-out samples.
-        return "error" if self.metric.startswith("verification_") else self.metric
-
-    def _find_baseline(self) -> Method | None:
-        wanted = self.arguments.baseline
-        if wanted is None:
-            return None
-        for method in self.methods:
-            path, variants = _config.split_spec(method.spec)
-            if wanted in (method.name, method.spec, path.stem, ",".join(variants), *variants[:1]):
-                return method
-        names = [method.name for method in self.methods]
-        raise _config.ConfigError(str(unknown_name("baseline", wanted, names)))
-
-    def _grid(self, method: Method, config: Config) -> list[dict[str, Any]]:
-        """Every combination of the tuned values that concern a method."""
-        keys: dict[str, list[Any]] = {}
-        for text in self.arguments.tune:
-            key, equals, values = text.partition("=")
-            name, colon, own = key.rpartition(":")
-            if not equals or not values or not own:
-                raise _config.ConfigError(f"--tune takes KEY=V1,V2,...; got {text!r}")
-            exact = name in [other.name for other in self.methods]
-            known = [method.name] if exact else _config.split_spec(method.spec)[1]
-            if colon and name not in known:
-                continue
-            keys[own] = [yaml.safe_load(value) for value in values.split(",")]
-        grid = [dict(zip(keys, v, strict=True)) for v in itertools.product(*keys.values())]
-        for combination in grid:
-            _with_values(config, combination, method.name)  # a wrong key or value is an error now
-        return grid
-
-
-def _with_values(config: Config, values: dict[str, Any], name: str) -> Config:
-    """The config with some of its settings changed, by their dotted names."""
-    if not values:
-        return config
-    settings = json.loads(json.dumps(config.to_dict()))
-    for key, value in values.items():
-        *path, last = key.split(".")
-        section = settings
-        for part in path:
-            section = section.get(part) if isinstance(section, dict) else None
-            if section is None:
-                raise _config.ConfigError(f"{name} has no setting {key!r} to tune")
-        section[last] = value
-    try:
-        return Config.from_dict(settings)
-    except (TypeError, ValueError) as error:
-        raise _config.ConfigError(f"{name}: {error}") from None
-
-
-def _refuse_other(place: Path, config: Config) -> None:
-    """ValueError if the folder holds a run of another config."""
-    try:
-        saved = run_config(read_record(place / "run.json"), place / "run.json")
-    except FileNotFoundError:
-        return
-    saved = Config.from_dict(saved).to_dict()
-    ours = json.loads(json.dumps(config.to_dict()))
-    if _settings(json.loads(json.dumps(saved))) != _settings(ours):
-        raise ValueError(f"{place} holds a run of another config: choose another --folder")
-
-
-def _settings(values: dict[str, Any]) -> dict[str, Any]:
-    """What makes a run: everything but places and threads."""
-    values = without_places(values)
-    for section, keys in _PLACES.items():
-        if keys is None:
-            values.pop(section, None)
-        else:
-            values[section] = {k: v for k, v in values[section].items() if k not in keys}
-    return values
 
 
 def _whole_path(plugin: str) -> str:
     """A plugin as another process finds it: a file by its whole path, a module by its name."""
     path = Path(plugin)
     return str(path.resolve()) if path.is_file() else plugin
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
-def _labels(specs: Sequence[str]) -> list[str]:
-    """A short name for each config: the file's, with its folder only where needed to tell them
-    apart.
-    """
-    paths = [_config.split_spec(spec) for spec in specs]
-    short = ["-".join([path.stem, *variants]) for path, variants in paths]
-    if len(set(short)) == len(short):
-        return short
-    return [f"{path.parent.name}-{name}" for (path, _), name in zip(paths, short, strict=True)]

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 
 from hypersphere import registry
 from hypersphere.commands._config import FIXED
+from hypersphere.commands._evaluation import KINDS
+from hypersphere.commands._gallery import COMMANDS as GALLERY
 from hypersphere.commands.listing import LISTINGS
 from hypersphere.training.parts import CHANGES, KIND_OF_SECTION, options, section_options
 
@@ -18,11 +20,11 @@ __all__ = ["main"]
 
 _FLAGS = {
     "train": "--resume --variant --plugin --baseline --print_config --print_schema --help",
-    "compare": "--seeds --jobs --baseline --tune --holdout --metric --plugin --help",
-    "sweep": "--plugin --help",
-    "evaluate": "--help --plugin --quiet",
-    "report": "--help --watch --plugin",
-    "gallery": "--help --plugin",
+    "compare": "--seeds --folder --jobs --baseline --tune --holdout --metric --plugin --help",
+    "sweep": "--search --trials --folds --metric --minimize --storage --study --plugin --help",
+    "claims": "run --jobs --folder --results --seeds --help",
+    "report": "--output --watch --every --patience --help --plugin",
+    "completion": "bash zsh --help",
     "points": "--help --draw",
     "data": "--help --root --download --verify",
     "models": "--help --markdown --batch",
@@ -64,8 +66,8 @@ def main(argv: Sequence[str], commands: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="hypersphere completion",
         description="Print a script that completes commands, options and names.",
-        epilog='bash: eval "$(hypersphere completion bash)" in ~/.bashrc; '
-        'zsh: eval "$(hypersphere completion zsh)" in ~/.zshrc',
+        epilog="once, and again after an update: hypersphere completion bash > FILE; then "
+        "`source FILE` in ~/.bashrc, or of that for zsh in ~/.zshrc",
     )
     parser.add_argument("shell", choices=("bash", "zsh"))
     shell = parser.parse_args(argv).shell
@@ -80,6 +82,8 @@ def _script(commands: Sequence[str]) -> str:
     flags = {name: _FLAGS.get(name, "--help --plugin") for name in commands}
     flags |= {name: f"{_FLAGS[name]} {training}" for name in ("train", "compare", "sweep")}
     flags |= {name: " ".join(registry.names(kind)) for name, kind in LISTINGS.items()}
+    flags["evaluate"] = " ".join([*KINDS, "--features --json --quiet --plugin --help"])
+    flags["gallery"] = " ".join([*GALLERY, "--run --features --plugin --help"])
     flags["models"] = f"{flags['models']} {' '.join(registry.names('model'))}"
     flags["data"] = f"{flags['data']} {' '.join(registry.names('data'))}"
     indent = " " * 12

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .._terminal import complain, printable
+from .._terminal import begin, complain, printable
 from ._evaluation import (
     extract,
     features_and_labels,
@@ -27,11 +27,12 @@ if TYPE_CHECKING:
 
 def main(argv: Sequence[str]) -> int:
     options = parse(list(argv))
-    from ..training.run.checkpoint import RunError
-
     if options.run is None and options.features is None:
         complain(f"evaluate {options.kind}", "name a run folder, or --features FILE")
         return 2
+    begin(f"opening {options.run or options.features} ...")
+    from ..training.run.checkpoint import RunError
+
     try:
         results = COMMANDS[options.kind](options)
     except (ValueError, OSError, RunError) as error:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import Any
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from .._terminal import complain, printable
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 __all__ = ["main"]
 
@@ -121,6 +122,8 @@ def _read(
 
 
 def _read_run(options: argparse.Namespace) -> Any:
+    from torch import Tensor
+
     from ..training.run.checkpoint import load_weights
     from ..training.run.load import find_weights
     from ..training.run.trained import TrainedRun

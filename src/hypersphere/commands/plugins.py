@@ -14,27 +14,37 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
-import hypersphere.training  # noqa: F401 - registers the parts of this package before any other
 from hypersphere import registry
 from hypersphere.commands._yaml import ConfigError
-from hypersphere.training.own_parts import place_of
 
-__all__ = ["given_plugins", "import_plugin", "take_plugins"]
+__all__ = ["import_plugin", "split_plugins", "take_plugins"]
 
 
-def given_plugins(arguments: Sequence[str]) -> list[str]:
-    """What ``--plugin`` names on a command line, in order.
+def split_plugins(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Separate ``--plugin MODULE``, given any number of times, from the other words.
 
     Args:
         arguments: a command line.
 
     Returns:
-        Modules and files.
+        The command line without these options, and the modules and files in order.
+
+    Raises:
+        ConfigError: if the option has no value.
     """
-    words = list(arguments)
-    pairs = zip(words, [*words[1:], ""], strict=True)
-    found = [after for word, after in pairs if word == "--plugin"]
-    return found + [word.partition("=")[2] for word in words if word.startswith("--plugin=")]
+    rest: list[str] = []
+    plugins: list[str] = []
+    items = iter(arguments)
+    for item in items:
+        flag, equals, value = item.partition("=")
+        if flag != "--plugin":
+            rest.append(item)
+            continue
+        given = value if equals else next(items, "")
+        if not given or given.startswith("--"):
+            raise ConfigError("--plugin needs a module name or the path of a .py file")
+        plugins.append(given)
+    return rest, plugins
 
 
 def take_plugins(arguments: Sequence[str]) -> list[str]:
@@ -49,17 +59,9 @@ def take_plugins(arguments: Sequence[str]) -> list[str]:
     Raises:
         ConfigError: if a plugin is not there, cannot be imported, or registers nothing.
     """
-    rest: list[str] = []
-    items = iter(arguments)
-    for item in items:
-        flag, equals, value = item.partition("=")
-        if flag != "--plugin":
-            rest.append(item)
-            continue
-        given = value if equals else next(items, "")
-        if not given or given.startswith("--"):
-            raise ConfigError("--plugin needs a module name or the path of a .py file")
-        import_plugin(given)
+    rest, plugins = split_plugins(arguments)
+    for name in plugins:
+        import_plugin(name)
     return rest
 
 
@@ -76,6 +78,9 @@ def import_plugin(name: str) -> ModuleType:
     Raises:
         ConfigError: if it is not there, cannot be imported, or registers nothing.
     """
+    import hypersphere.training  # noqa: F401 - registers our parts before any other
+    from hypersphere.training.own_parts import place_of
+
     before = registry.revision()
     path = _file_of(name)
     try:

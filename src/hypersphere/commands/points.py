@@ -252,23 +252,16 @@ def _nearest_edges(points: Tensor) -> list[tuple[int, int]]:
 
 
 def _draw_matplotlib(points: Tensor, path: Path, half_space: bool) -> None:
-    require("matplotlib", extra="report").use("Agg")
-    pyplot = require("matplotlib.pyplot", extra="report")
-    figure = pyplot.figure(figsize=(5, 5))
-    axes = figure.add_subplot(projection="3d")
-    turn = torch.linspace(0, 2 * math.pi, 49, dtype=torch.float64)
-    height = torch.linspace(0, math.pi, 25, dtype=torch.float64)
-    x = torch.outer(turn.cos(), height.sin())
-    y = torch.outer(turn.sin(), height.sin())
-    z = torch.outer(torch.ones_like(turn), height.cos())
-    axes.plot_wireframe(x.numpy(), y.numpy(), z.numpy(), color="0.85", linewidth=0.4)
-    everything = torch.cat([points, -points]) if half_space else points
-    for i, j in _nearest_edges(everything) if len(everything) > 1 else []:
-        axes.plot(*everything[[i, j]].T.numpy(), color="tab:blue", linewidth=0.8, alpha=0.6)
-    axes.scatter(*points.T.numpy(), color="tab:red", s=36, depthshade=True)
-    if half_space:
-        axes.scatter(*(-points).T.numpy(), color="tab:pink", s=20, depthshade=True)
-    axes.set_box_aspect((1, 1, 1), zoom=1.5)
-    axes.set_axis_off()
-    figure.savefig(path, dpi=120, bbox_inches="tight")
-    pyplot.close(figure)
+    from ..reports.style import canvas, color, draw_sphere, save, styled
+
+    with styled():
+        figure, axes = canvas(width=5, height=5, subplot_kw={"projection": "3d"})
+        draw_sphere(axes)
+        everything = torch.cat([points, -points]) if half_space else points
+        for i, j in _nearest_edges(everything) if len(everything) > 1 else []:
+            axes.plot(*everything[[i, j]].T.numpy(), color=color(4), linewidth=0.9)
+        axes.scatter(*points.T.numpy(), color=color(1), s=36, depthshade=True)
+        if half_space:
+            mirrored = {"facecolors": "none", "edgecolors": color(1)}
+            axes.scatter(*(-points).T.numpy(), s=24, **mirrored)
+    save(figure, path)

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from .._terminal import complain, printable
+from .._terminal import begin, complain, printable
 from ._yaml import parse_yaml
 
 
@@ -31,6 +31,8 @@ def main(argv: list[str]) -> int:
         help="stop after so many quiet seconds (--watch; default: 600)",
     )
     options = parser.parse_args(argv)
+    count = len(options.runs)
+    begin(f"reading {options.runs[0] if count == 1 else f'{count} runs'} ...")
     from ..reports import watch, write_page
 
     def parse_config(text: str) -> dict[str, Any]:

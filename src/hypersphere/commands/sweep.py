@@ -6,16 +6,18 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shlex
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from hypersphere._optional import require
-from hypersphere._terminal import complain
-from hypersphere.commands import _config, _study
-from hypersphere.commands.plugins import take_plugins
-from hypersphere.training.own_parts import without_places
+from hypersphere._terminal import begin, complain, duration
+from hypersphere.commands._files import split_spec
+from hypersphere.commands._yaml import ConfigError
+from hypersphere.commands.plugins import import_plugin, split_plugins
 
 USAGE = """usage: hypersphere sweep CONFIG.yaml[:VARIANT,...] --search KEY=SPACE ...
                          [--trials 20] [--folds 3] [--storage URL]
@@ -53,12 +55,22 @@ def main(argv: Sequence[str]) -> int:
     if any(a in ("-h", "--help") for a in argv):
         print(USAGE)
         return 0
+    try:
+        words, plugins = split_plugins(argv)
+        spec, own, texts, rest = _arguments(words)
+    except ConfigError as error:
+        complain("sweep", error)
+        return 2
+    begin(f"reading {spec} ...", everywhere=True)
     from hypersphere.training.interrupt import Interrupted, raising
     from hypersphere.training.run.checkpoint import RunError
 
     try:
         with raising():
-            return _run(take_plugins(argv))
+            for name in plugins:
+                import_plugin(name)
+            own["plugins"] = plugins
+            return _run(spec, own, texts, rest)
     except Interrupted as stop:
         print(
             "hypersphere sweep: interrupted; finished trials are kept, and the same command goes "
@@ -66,7 +78,7 @@ def main(argv: Sequence[str]) -> int:
             file=sys.stderr,
         )
         return 128 + stop.signal
-    except _config.ConfigError as error:
+    except ConfigError as error:
         complain("sweep", error)
         return 2
     except (RunError, ValueError, FileNotFoundError) as error:
@@ -90,19 +102,19 @@ def parse_space(text: str) -> Callable[[Any, str], Any]:
     if "," in text:
         choices = text.split(",")
         return lambda trial, key: trial.suggest_categorical(key, choices)
-    raise _config.ConfigError(f"{text!r} is no space: give low:high, low:high:log, or a,b,c")
+    raise ConfigError(f"{text!r} is no space: give low:high, low:high:log, or a,b,c")
 
 
-def _run(argv: list[str]) -> int:
+def _run(spec: str, own: dict[str, Any], texts: dict[str, str], rest: list[str]) -> int:
+    from hypersphere.commands import _config, _study
     from hypersphere.training.run.lock import FolderLock
 
     require("optuna", extra="sweep")
-    spec, own, texts, rest = _arguments(argv)
     space = {key: parse_space(text) for key, text in texts.items()}
     # Wrong names and values are refused here, before the first trial.
     config = _config.read(spec, [*rest, *(f"--{k}={_example(ask)}" for k, ask in space.items())])
     _config.check(config)
-    path, variants = _config.split_spec(spec)
+    path, variants = split_spec(spec)
     name = own.setdefault("study", "-".join([path.stem, *variants]))
     folder = Path("runs") / f"sweep-{name}"
     folder.mkdir(parents=True, exist_ok=True)
@@ -116,7 +128,8 @@ def _run(argv: list[str]) -> int:
         own.setdefault("storage", f"sqlite:///{folder / 'sweep.db'}")
         study = _study.open_study(name, own["storage"], "minimize" in own, settings)
         _search(study, spec, rest, space, own, folder)
-        return _tell(study, folder, own["storage"], own["metric"], own["folds"])
+        command = [spec, *rest, *(word for name in own["plugins"] for word in ("--plugin", name))]
+        return _tell(study, folder, own["storage"], own["metric"], own["folds"], command)
 
 
 def _search(
@@ -128,6 +141,7 @@ def _search(
     folder: Path,
 ) -> None:
     """Trials until there are enough of them."""
+    from hypersphere.commands import _study
     from hypersphere.training.diagnose import NotFinite
     from hypersphere.training.interrupt import Interrupted
 
@@ -138,6 +152,16 @@ def _search(
     if before or retried:
         again = f"; {retried} interrupted, tried again" if retried else ""
         print(f"study {own['study']}: {before} of {trials} trials are finished{again}", flush=True)
+    began = time.monotonic()
+
+    def tell(result: str, shown: str) -> None:
+        """The trial that has just ended, how many there are, and how long the others will take."""
+        done = _study.finished(study) + 1
+        left = ""
+        if done < trials:  # those of other processes that share the study make it shorter
+            pace = (time.monotonic() - began) / max(1, done - before)
+            left = f", about {duration(pace * (trials - done))} left"
+        print(f"trial {done} of {trials}: {result}  {shown}{left}", flush=True)
 
     def objective(trial: Any) -> float:
         _study.claim(trial)
@@ -150,10 +174,10 @@ def _search(
             trial.set_user_attr("interrupted", True)
             raise
         except NotFinite as error:
-            print(f"trial {trial.number}: diverged  {shown}", flush=True)
+            tell("diverged", shown)
             raise diverged(str(error)) from None
         _study.seal(trial, value)
-        print(f"trial {trial.number}: {metric} {value:.4f}  {shown}", flush=True)
+        tell(f"{metric} {value:.4f}", shown)
         return value
 
     while _study.finished(study) < trials:
@@ -166,7 +190,9 @@ def _short(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _tell(study: Any, folder: Path, storage: str, metric: str, folds: int) -> int:
+def _tell(
+    study: Any, folder: Path, storage: str, metric: str, folds: int, command: list[str]
+) -> int:
     """Say which trial is the best, and keep it as best.json."""
     from hypersphere.training.run.checkpoint import write_atomically
 
@@ -174,16 +200,16 @@ def _tell(study: Any, folder: Path, storage: str, metric: str, folds: int) -> in
         raise ValueError(f"every one of {len(study.trials)} trials diverged: search elsewhere")
     best = {"value": study.best_value, "parameters": study.best_params, "metric": metric}
     write_atomically(folder / "best.json", json.dumps(best, indent=2) + "\n")
-    print(f"\nbest {metric} {study.best_value:.4f} over {folds} folds, with")
-    print("  " + " ".join(f"--{k} {v}" for k, v in study.best_params.items()))
-    print(f"all trials: {storage}")
+    best_options = [word for k, v in study.best_params.items() for word in (f"--{k}", str(v))]
+    print(f"\nbest {metric} {study.best_value:.4f} over {folds} folds; all trials: {storage}")
+    print(f"train with it: {shlex.join(['hypersphere', 'train', *command, *best_options])}")
     return 0
 
 
 def _arguments(argv: list[str]) -> tuple[str, dict[str, Any], dict[str, str], list[str]]:
     """(config, own options, spaces by key, options for every trial)."""
     if not argv or argv[0].startswith("--"):
-        raise _config.ConfigError(
+        raise ConfigError(
             "name a config and what to search, as in `hypersphere sweep my.yaml --search "
             "head.m=1:4`; --help tells more"
         )
@@ -196,7 +222,7 @@ def _arguments(argv: list[str]) -> tuple[str, dict[str, Any], dict[str, str], li
         name = flag.removeprefix("--")
         takes_value = name in ("search", "trials", "folds", "metric", "storage", "study")
         if takes_value and (not argv or argv[0].startswith("--")):
-            raise _config.ConfigError(f"{flag} needs a value")
+            raise ConfigError(f"{flag} needs a value")
         if flag == "--search":
             key, _, space[key] = argv.pop(0).partition("=")
         elif flag == "--minimize":
@@ -206,18 +232,20 @@ def _arguments(argv: list[str]) -> tuple[str, dict[str, Any], dict[str, str], li
         else:
             rest.append(flag)
     if not space:
-        raise _config.ConfigError("name at least one --search KEY=SPACE")
+        raise ConfigError("name at least one --search KEY=SPACE")
     return spec, own, space, rest
 
 
 def _count(own: dict[str, Any], name: str) -> int:
     if not own[name].isdigit():
-        raise _config.ConfigError(f"--{name} takes a whole number; got {own[name]!r}")
+        raise ConfigError(f"--{name} takes a whole number; got {own[name]!r}")
     return int(own[name])
 
 
 def _comparable(config: Any) -> dict[str, Any]:
     """The settings that decide a trial's value; where data and runs are does not."""
+    from hypersphere.training.own_parts import without_places
+
     settings = without_places(config.to_dict())
     for section in ("fabric", "run", "dissertation"):
         del settings[section]
@@ -244,6 +272,7 @@ def cross_validate(
     spec: str, arguments: Sequence[str], folds: int, metric: str, folder: Path
 ) -> float:
     """Mean of the last test value over folds of the training part."""
+    from hypersphere.commands import _config, _study
     from hypersphere.training.crossval import cross_validated
 
     config = _config.read(spec, [*arguments, "--run.report", "false", "--train.quiet", "true"])

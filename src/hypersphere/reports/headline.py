@@ -87,10 +87,12 @@ def _beside(record: Mapping[str, Any]) -> str:
     told = (
         f"Against the plain network: {100 * gain:+.2f} points "
         f"(95 %: {100 * ends[0]:+.2f} to {100 * ends[1]:+.2f}, paired over "
-        f"{record.get('folds', 0)} folds of {record.get('pairs', 0):,} pairs of unseen classes). "
-        f"The bars begin at {floor:.0%}."
+        f"{record.get('folds', 0)} folds of {record.get('pairs', 0):,} pairs of unseen classes)."
     )
-    return f'<table class="beside">{"".join(lines)}</table>' + note(told)
+    bars = (
+        f'<p class="note wide">The bars begin at {floor:.0%}.</p>'  # a phone has no room for them
+    )
+    return f'<table class="beside">{"".join(lines)}</table>' + note(told) + bars
 
 
 def _cards(run: RunData) -> str:
@@ -128,6 +130,17 @@ def _part_name(part: Any) -> str:
     return str(named) if named else ", ".join(str(key) for key, value in part.items() if value)
 
 
+# What result files call things, as a reader says it.
+_RESULT_WORDS = {
+    "std_error": "standard error",
+    "auc": "area under the ROC curve",
+    "eer": "equal error rate",
+    "positives": "pairs of the same class",
+    "negatives": "pairs of different classes",
+    "weights": "weights of the run",
+}
+
+
 def result_tables(run: RunData) -> Iterable[str]:
     """A table for every evaluation that lies in the folder.
 
@@ -162,7 +175,8 @@ def result_tables(run: RunData) -> Iterable[str]:
             title = name.replace("_", " ").replace("-", " ")
             unseen = name == "verification" and "step" in result  # written at the end of training
             title += " of classes never seen in training" if unseen else ""
-            yield section(title, html_table(["", ""], rows))
+            named = [(_RESULT_WORDS.get(k, k), *values) for k, *values in rows]
+            yield section(title, html_table(["", ""], named))
 
 
 def _threshold_rows(cuts: Sequence[Any]) -> Iterable[tuple[str, Any]]:

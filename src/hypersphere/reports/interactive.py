@@ -10,7 +10,8 @@ import numpy as np
 from .run_data import RunData
 from .style import COLORS, color
 
-__all__ = ["Plot", "curve_plots", "energy_plot", "feature_plot", "plot_layout", "thin"]
+__all__ = ["Plot", "curve_plots", "energy_plot", "feature_plot", "plot_layout"]
+__all__ += ["shown_classes", "thin"]
 
 Plot = dict[str, Any]
 MOST_POINTS = 3000  # of a cloud: more would not be seen, and would not fit
@@ -81,7 +82,7 @@ def energy_plot(runs: Sequence[RunData]) -> Plot | None:
             )  # fmt: skip
     if not traces:
         return None
-    return {"data": traces, "layout": plot_layout("iteration", "energy / energy at the start")}
+    return {"data": traces, "layout": plot_layout("iteration", "energy (start: 1)")}
 
 
 def feature_plot(run: RunData) -> tuple[Plot, list[str]] | None:
@@ -120,10 +121,9 @@ def feature_plot(run: RunData) -> tuple[Plot, list[str]] | None:
         features = features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
     traces = [] if flat else _wire_sphere()
     present = np.unique(labels[keep])
-    if len(present) > MOST_CLASSES:  # more than can be told apart
-        every = np.linspace(0, len(present) - 1, len(COLORS)).astype(int)
-        notes.append(f"{len(COLORS)} of {len(present)} classes are shown.")
-        present = present[every]
+    if len(some := shown_classes(present)) < len(present):
+        notes.append(f"{len(some)} of {len(present)} classes are shown.")
+        present = some
     for place, label in enumerate(present):
         rows = keep[labels[keep] == label]
         points = np.round(features[rows], 4)
@@ -151,6 +151,20 @@ def feature_plot(run: RunData) -> tuple[Plot, list[str]] | None:
         layout["margin"] = {"l": 0, "r": 0, "t": 10, "b": 10}
     layout["height"] = 560
     return {"data": traces, "layout": layout}, notes
+
+
+def shown_classes(present: np.ndarray) -> np.ndarray:
+    """The classes of a cloud: all, or as many as there are colors if they are too many.
+
+    Args:
+        present: (C,) class numbers.
+
+    Returns:
+        Class numbers, evenly spread over those that are there.
+    """
+    if len(present) <= MOST_CLASSES:
+        return present
+    return present[np.linspace(0, len(present) - 1, len(COLORS)).astype(int)]
 
 
 def thin(steps: Sequence[float], values: Sequence[float]) -> tuple[list[float], list[float]]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from . import figures
+from .interactive import shown_classes
 from .run_data import RunData
 
 if TYPE_CHECKING:
@@ -93,9 +94,14 @@ def _feature_stills(run: RunData) -> Iterator[Still]:
     if labels.min() >= 0 and features.shape[1] in (2, 3):
         draw: Any = figures.features_2d if features.shape[1] == 2 else figures.features_3d
         where = "in the plane" if features.shape[1] == 2 else "on the unit sphere"
-        yield Still(
-            "features", f"Test features by class, {where}.", draw(features, labels, classes=classes)
-        )
+        present = np.unique(labels)
+        some = shown_classes(present)
+        few = "" if len(some) == len(present) else f", {len(some)} of {len(present)} classes"
+        rows = np.isin(labels, some)
+        names = [str(c if classes is None else classes[c]) for c in some]
+        # Numbered anew, so that the classes shown have the first colors, each its own.
+        drawing = draw(features[rows], np.searchsorted(some, labels[rows]), classes=names)
+        yield Still("features", f"Test features by class, {where}{few}.", drawing)
     directions = np.asarray(run.features.get("directions", features), dtype=float)
     norms = np.linalg.norm(directions, axis=1, keepdims=True)
     directions = directions / np.where(norms > 0, norms, 1)

@@ -13,7 +13,7 @@ from .._optional import require
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["COLORS", "MARKERS", "canvas", "color", "legend_below", "save", "styled"]
+__all__ = ["COLORS", "MARKERS", "canvas", "color", "draw_sphere", "legend_below", "save", "styled"]
 
 # Okabe and Ito's palette without yellow, which vanishes on white, and four colors between them.
 COLORS: tuple[str, ...] = (
@@ -22,6 +22,8 @@ COLORS: tuple[str, ...] = (
 )
 # Beyond twelve classes color alone does not carry: the marker changes with every round.
 MARKERS = ("o", "^", "s", "D", "v", "P")
+BELOW_AXIS = 30  # points from an axis to the legend below it
+SPHERE = "#c4cad1"  # its circles of latitude and longitude
 COLUMN_WIDTH = 3.4  # inches: readable in a two-column page
 
 _SETTINGS = {
@@ -77,10 +79,38 @@ def legend_below(axes: Any, columns: int | None = None) -> None:
     if not labels:
         return
     fitting = max(1, min(len(labels), int(44 / (max(map(len, labels)) + 5))))
-    # Below the label of the horizontal axis; the layout makes room for it.
+    from matplotlib.transforms import ScaledTranslation
+
+    # Below ticks and label, whose height is that of their letters, however tall the axes are.
+    down = ScaledTranslation(0, -BELOW_AXIS / 72, axes.figure.dpi_scale_trans)
     axes.legend(
-        loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=columns or fitting, frameon=False
+        loc="upper center",
+        bbox_to_anchor=(0.5, 0),
+        bbox_transform=axes.transAxes + down,
+        borderaxespad=0,
+        ncols=columns or fitting,
+        frameon=False,
     )
+
+
+def draw_sphere(axes: Any, zoom: float = 1.65) -> None:
+    """Draw a faint unit sphere, without box or ticks.
+
+    Args:
+        axes: three-dimensional axes.
+        zoom: the size of the sphere in the axes. Default: it fills them.
+    """
+    turn = [math.radians(degrees) for degrees in range(0, 365, 5)]
+    for latitude in (math.radians(degrees) for degrees in range(-60, 61, 30)):
+        radius = math.cos(latitude)
+        ring = [radius * math.cos(t) for t in turn], [radius * math.sin(t) for t in turn]
+        axes.plot(*ring, [math.sin(latitude)] * len(turn), color=SPHERE, linewidth=0.4)
+    for longitude in (math.radians(degrees) for degrees in range(0, 180, 30)):
+        x = [math.cos(t) * math.cos(longitude) for t in turn]
+        y = [math.cos(t) * math.sin(longitude) for t in turn]
+        axes.plot(x, y, [math.sin(t) for t in turn], color=SPHERE, linewidth=0.4)
+    axes.set_box_aspect((1, 1, 1), zoom=zoom)
+    axes.set_axis_off()
 
 
 def canvas(

@@ -7,27 +7,13 @@ import time
 from collections.abc import Mapping
 from typing import Any, TextIO
 
-from hypersphere._terminal import columns_of, paint
+from hypersphere._terminal import columns_of, duration, paint
 
-__all__ = ["Progress", "duration", "is_share"]
+__all__ = ["Progress", "is_share"]
 
 # Shown as long as they fit, the first ones first; the step and the time left always are.
 SHOWN = ("loss", "accuracy", "energy")
 NARROWEST, WIDEST = 8, 24  # cells of the bar
-
-
-def duration(seconds: float) -> str:
-    """A time one can read.
-
-    >>> duration(5.2), duration(95), duration(7322)
-    ('5s', '1m35s', '2h02m')
-    """
-    whole = int(seconds)
-    if whole < 60:
-        return f"{whole}s"
-    if whole < 3600:
-        return f"{whole // 60}m{whole % 60:02d}s"
-    return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
 
 
 def is_share(metric: str) -> bool:

@@ -27,20 +27,27 @@ function showPicture(index, event) {
     `background-position:-${(cell % sheet.columns) * w * zoom}px -${Math.floor(cell / sheet.columns) * h * zoom}px;`;
 }
 
-// A layout in the colors of the page, and a sphere that fits a narrow screen.
-function adapted(layout, node) {
+// A layout in the colors of the page, with room for its legend below.
+function adapted(layout, data, node) {
   const style = getComputedStyle(document.documentElement), color = (name) => style.getPropertyValue(name).trim();
   const found = structuredClone(layout);
   found.font = { ...found.font, color: color("--ink") };
   for (const axis of ["xaxis", "yaxis"]) {
     if (found[axis]) Object.assign(found[axis], { gridcolor: color("--line"), zerolinecolor: color("--line") });
   }
-  if (found.scene && node.clientWidth < 500) {
-    found.height = 400;
-    const eye = found.scene.camera.eye;
-    for (const axis of ["x", "y", "z"]) eye[axis] *= 1.25;
-  }
+  makeRoom(found, data.filter((trace) => trace.name && trace.showlegend !== false), node.clientWidth);
   return found;
+}
+
+// Below the title of the axis stands the legend, in as many rows as it needs: the plot keeps its height.
+function makeRoom(layout, named, width) {
+  const below = layout.scene ? 5 : 76, inner = layout.scene ? Math.min(width, 500) : layout.height - 110;
+  const longest = Math.max(0, ...named.map((trace) => trace.name.length));
+  const across = Math.max(1, Math.floor(width / (7 * longest + 50)));
+  const legend = named.length > 1 ? 20 * Math.ceil(named.length / across) + 8 : 0;
+  layout.margin = { ...layout.margin, b: below + legend };
+  layout.height = inner + layout.margin.t + layout.margin.b;
+  layout.legend = { ...layout.legend, y: -below / inner, yanchor: "top", maxheight: legend + 20 };
 }
 
 // Black would vanish in the dark.
@@ -55,7 +62,7 @@ async function drawOne(node) {
   await plotly();
   const first = !node.data;
   try {
-    await Plotly.react(node, visibleIn(plot.data), adapted(plot.layout, node), { responsive: true, displayModeBar: false });
+    await Plotly.react(node, visibleIn(plot.data), adapted(plot.layout, plot.data, node), { responsive: true, displayModeBar: false });
   } catch (error) {
     node.textContent = "This plot needs WebGL, which this browser does not offer.";
     return;

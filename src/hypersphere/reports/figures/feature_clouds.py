@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..style import COLUMN_WIDTH, MARKERS, canvas, color, legend_below, styled
+from ..style import COLUMN_WIDTH, MARKERS, canvas, color, draw_sphere, legend_below, styled
 from ._arrays import array, class_names, class_numbers
 
 if TYPE_CHECKING:
@@ -63,10 +63,11 @@ def features_3d(features: Any, targets: Any, weights: Any = None, classes: Any =
     with styled():
         figure, axes = canvas(height=COLUMN_WIDTH, subplot_kw={"projection": "3d"})
         draw_sphere(axes)
+        dot = 3 if len(x) > 1000 else 9
         for label in np.unique(y):
             style = {"color": color(label), "marker": MARKERS[label // 8 % len(MARKERS)]}
             axes.scatter(
-                *x[y == label].T, s=3, linewidths=0, alpha=0.7, label=known[label], **style
+                *x[y == label].T, s=dot, linewidths=0, alpha=0.7, label=known[label], **style
             )
         if weights is not None:
             for label, w in enumerate(to_unit_sphere(_of_width(weights, 3))):
@@ -143,19 +144,6 @@ def class_cosine_matrix(matrix: Any, classes: Any = None) -> Figure:
             axes.set_yticks(ticks, known)
         axes.set(xlabel="class", ylabel="class")
     return figure
-
-
-def draw_sphere(axes: Any) -> None:
-    """Draw a faint unit sphere, without box or ticks.
-
-    Args:
-        axes: three-dimensional axes.
-    """
-    u, v = np.meshgrid(np.linspace(0, 2 * np.pi, 25), np.linspace(0, np.pi, 13))
-    surface = np.cos(u) * np.sin(v), np.sin(u) * np.sin(v), np.cos(v)
-    axes.plot_wireframe(*surface, color="0.8", linewidth=0.3)
-    axes.set_box_aspect((1, 1, 1))
-    axes.set_axis_off()
 
 
 def _of_width(values: Any, width: int) -> np.ndarray:

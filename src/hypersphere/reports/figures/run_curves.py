@@ -80,7 +80,7 @@ def energy_curves(layers: Mapping[str, tuple[Any, Any]]) -> Figure:
             style = ("-", "--", ":")[index // 8 % 3]
             line = array(steps, "steps", 1)
             axes.plot(line, values / start, style, label=name, color=color(index))
-        axes.set(xlabel="iteration", ylabel="energy / energy at the start")
+        axes.set(xlabel="iteration", ylabel="energy (start: 1)")
         if len(layers) <= 12:
             legend_below(axes)
     return figure

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..style import COLUMN_WIDTH, canvas, color, styled
+from ..style import COLUMN_WIDTH, canvas, color, draw_sphere, styled
 from ._arrays import array
-from .feature_clouds import draw_sphere, to_unit_sphere
+from .feature_clouds import to_unit_sphere
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -64,7 +64,7 @@ def neuron_trajectories(history: Any, mirrored: bool = False, title: str = "") -
         if mirrored:
             axes.scatter(*-x[-1].T, s=14, facecolors="none", edgecolors="0.4", label="mirror image")
         axes.set_title(title)
-        axes.legend(loc="lower left")
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, 0.02), ncols=3)
     return figure
 
 
