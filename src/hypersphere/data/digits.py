@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 
+import numpy as np
 import torch
 
 from .._optional import require
@@ -21,10 +25,23 @@ def digits() -> ArrayDataset:
     >>> digits().shape
     torch.Size([1, 8, 8])
     """
+    table = torch.from_numpy(_table())
+    images = table[:, :64].float().div_(16).view(-1, 1, 8, 8)
+    return ArrayDataset(images, table[:, 64].long(), [str(c) for c in range(10)])
+
+
+def _table() -> np.ndarray:
+    """(1797, 65), pixels and label, from the file that scikit-learn brings.
+
+    It is read without an import of scikit-learn, which takes longer than a short run.
+    """
+    found = importlib.util.find_spec("sklearn") if sys.modules.get("sklearn", True) else None
+    for place in (found.submodule_search_locations or []) if found else []:
+        path = Path(place) / "datasets" / "data" / "digits.csv.gz"
+        if path.is_file():
+            return np.loadtxt(path, delimiter=",")
     bunch = require("sklearn.datasets", extra="data").load_digits()
-    images = torch.from_numpy(bunch.images).float().div_(16).unsqueeze(1)
-    labels = torch.from_numpy(bunch.target).long()
-    return ArrayDataset(images, labels, [str(c) for c in range(10)])
+    return np.column_stack([bunch.data, bunch.target])
 
 
 @register("data", "digits")
