@@ -181,6 +181,10 @@ def test_a_record_says_all_that_is_needed_to_repeat_it(record):
     read = read_claim(record["name"])
     assert list(read.methods) == [row["name"] for row in record["methods"]]
     assert [one.label for one in read.comparisons] == [c["label"] for c in record["comparisons"]]
+    # The page shows the record: its words and grid are those of the file that repeats it.
+    assert record["tune"] == {key: list(values) for key, values in read.tune.items()}
+    for key in ("claim", "source", "protocol", "found"):
+        assert record[key] == " ".join(getattr(read, key).split())
 
 
 def test_a_picture_has_a_dot_per_seed():

@@ -6,6 +6,8 @@ from torch import nn
 
 import hypersphere as hs
 from hypersphere import models
+from hypersphere.commands import _config as config_commands
+from hypersphere.training import build
 from tolerances import close
 
 CNN = {"widths": (4, 6, 8), "image_size": 8, "features": 6}
@@ -233,3 +235,24 @@ def test_rotated_networks_train_and_fold_back(name, options):
     hs.orthogonal.fold(net)
     close(net(x), before, scale=10)
     assert list(backbone.state_dict()) == keys
+
+
+def test_fixed_rescaling_gives_features_of_a_bounded_operator_the_size_of_plain_ones():
+    # Cosines of d numbers deviate by 1 / sqrt(d): unscaled, the logits of the head start near 0.
+    x = torch.randn(16, 3, 8, 8)
+    sizes = {}
+    for rescale in (False, (30.0, 0.0)):
+        torch.manual_seed(0)
+        net = models.create("cnn9", **CNN, operator="tanh", norm="none", rescale=rescale)
+        sizes[rescale] = net(x)
+    close(sizes[(30.0, 0.0)], 30 * sizes[False], scale=10)
+
+
+def test_recipes_can_fix_the_rescaling():
+    config = config_commands.read(
+        "recipes/ch3/fig-3.5.yaml:sphere_norm", ["--model.rescale", "[30.0, 0.0]"]
+    )
+    net = build.make_net(config, (3, 32, 32), 10)
+    betas = [m.beta for m in net.modules() if isinstance(m, hs.layers.operator.Rescale)]
+    assert betas
+    assert all((beta == 30).all() for beta in betas)

@@ -49,7 +49,8 @@ class Style:
         learn_k: learn the curvature per "filter", "layer" or "network". Default: fixed.
         weighted: "linear", "nonlinear" or "nonlinear_separate" for weighted decoupled layers
             (Eq. 4.15, 4.16). Default: unweighted.
-        rescale: scale the output of decoupled layers to unit variance at the start (Sec. 3.2.5).
+        rescale: True learns a factor and a summand for each filter of decoupled layers, from 1 and
+            0 (Sec. 3.2.5); two numbers fix them, as (30, 0) for features of about unit variance.
 
     >>> Style(activation="prelu").unit(2, 3, 8, kernel_size=3)
     Sequential(
@@ -66,7 +67,7 @@ class Style:
     k: float | None = None
     learn_k: str | None = None
     weighted: str | None = None
-    rescale: bool = False
+    rescale: bool | Sequence[float] = False
 
     def __post_init__(self) -> None:
         if isinstance(self.operator, str) and self.operator not in operators():
