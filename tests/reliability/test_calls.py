@@ -32,12 +32,12 @@ def test_a_hang_is_seen(monkeypatch, hang):
 def test_being_stopped_is_no_hang():
     """As on a machine that has no time for it at all."""
     code = (
-        "import time\nfrom reliability import calls\ncalls.BLOCKED = 2\n"
+        "import time\nfrom reliability import calls\ncalls.BLOCKED = 3\n"
         "with calls.limited():\n"
         "    print('here', flush=True)\n"
         "    for _ in range(15):\n"
         "        time.sleep(0.1)\n"
-        "        sum(range(200_000))\n"
+        "        sum(range(2_000_000))\n"
     )
     path = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
     command = [sys.executable, "-c", code]
@@ -45,6 +45,6 @@ def test_being_stopped_is_no_hang():
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:
         assert process.stdout.readline() == b"here\n"
         process.send_signal(signal.SIGSTOP)
-        time.sleep(4)
+        time.sleep(6)
         process.send_signal(signal.SIGCONT)
         assert process.wait(60) == 0
