@@ -196,12 +196,12 @@ def checkpoint_share() -> list[Row]:
             for name, function in originals.items():
                 setattr(loop, name, function)
     unseen = outcome.verification.accuracy
-    # Closed-set: of 138 classes in new poses. 0.953 was measured; the bar of the digits that were
-    # the example before letters was 0.97.
+    # Closed-set: of 138 classes in new poses. The bar is that of the digits, which were the example
+    # before letters.
     return [
         Row("writing checkpoints and best weights", spent, value=spent / total, limit=0.01),
         Row("whole run", total, value=total, unit="s", limit=60.0),
-        Row("closed-set accuracy", value=outcome.last["accuracy"], limit=0.945, at_least=True),
+        Row("closed-set accuracy", value=outcome.last["accuracy"], limit=0.97, at_least=True),
         Row("verification of unseen classes", value=unseen, limit=0.94, at_least=True),
     ]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import importlib.machinery
 import importlib.metadata
 import sys
 import types
@@ -64,6 +65,7 @@ def version_alone(module: str) -> Iterator[None]:
         yield
         return
     placeholder = types.ModuleType(module)
+    placeholder.__spec__ = importlib.machinery.ModuleSpec(module, None)
     placeholder.__version__ = version  # type: ignore[attr-defined]
     sys.modules[module] = placeholder
     try:

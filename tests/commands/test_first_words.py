@@ -105,3 +105,22 @@ def test_the_first_words_of_a_real_run(folder):
     _, err = process.communicate(timeout=120)
     assert process.returncode == 2 and err.startswith("hypersphere train: head: ")
     assert err.count("\n") == 1 and not Path(folder, "runs").exists()
+
+
+def test_processes_that_train_keep_their_memory():
+    """Where the C library is glibc, it takes both limits, and memory that was freed stays."""
+    script = """
+import resource, torch
+from hypersphere.commands._memory import keep_memory
+print(keep_memory())
+for _ in range(3):
+    x = torch.empty(1 << 21).fill_(1); del x
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(20):
+    x = torch.empty(1 << 21).fill_(1); del x
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    taken, faults = run.stdout.split()
+    if taken == "True":
+        assert int(faults) < 2048 * 10  # 2048 pages each time, were they handed back

@@ -27,6 +27,7 @@ from unittest import mock
 
 HANG = 5.0  # seconds of the processor: a hang that works
 BLOCKED = 10  # seconds of the clock in which it does nothing at all: a hang that waits
+ENDLESS = 180  # seconds of the clock in which this process was awake
 MEMORY = 3 << 30  # bytes that one call may add to the process
 LONGEST = 1500  # characters of a sentence, with the names that it may list
 
@@ -148,17 +149,18 @@ def limited() -> Iterator[None]:
         yield
         return
     clock, work = time.monotonic(), time.process_time()
-    before, still = work, 0
+    before, still, seconds = work, 0, 0
 
     def too_long(number: int, frame: FrameType | None) -> None:
         """Called every second: on a busy machine a little is done in most, and one that is stopped
         altogether has none.
         """
-        nonlocal before, still
-        now = time.process_time()
+        nonlocal before, still, seconds
+        now, seconds = time.process_time(), seconds + 1
         still = still + 1 if now - before < 0.002 else 0
         before = now
-        if now - work > HANG or still > BLOCKED:
+        # A loop of short sleeps works a little in every second: it ends by their number.
+        if now - work > HANG or still > BLOCKED or seconds > ENDLESS:
             raise Hang(f"{now - work:.1f} s of the processor, still for the last {still} s")
 
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)

@@ -71,7 +71,7 @@ def test_the_table_is_there_after_every_run(config, tmp_path, capsys, monkeypatc
             if number == 2:
                 raise Interrupted(2)
 
-    monkeypatch.setattr(compare, "run_all", one_by_one)
+    monkeypatch.setattr(_comparing, "run_all", one_by_one)
     words = [config, f"{config}:a_softmax", "--seeds", "0", "1", "--folder", str(place)]
     assert compare.main(words) == 130
     assert seen == [[1, 0], [1, 1], [2, 1]]

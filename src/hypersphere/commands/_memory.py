@@ -10,6 +10,7 @@ __all__ = ["keep_memory"]
 # Of glibc's malloc.h.
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 MOST = 1 << 30
+CAPPED = 1 << 25  # the largest that older versions take
 
 
 def keep_memory() -> bool:
@@ -26,6 +27,9 @@ def keep_memory() -> bool:
         return False
     try:
         mallopt = ctypes.CDLL(None).mallopt
-        return bool(mallopt(M_TRIM_THRESHOLD, MOST)) and bool(mallopt(M_MMAP_THRESHOLD, MOST))
+        # This one first: once either is set, the library adapts neither by itself any more, and
+        # blocks above the second would be handed back each time.
+        taken = mallopt(M_MMAP_THRESHOLD, MOST) or mallopt(M_MMAP_THRESHOLD, CAPPED)
+        return bool(taken) and bool(mallopt(M_TRIM_THRESHOLD, MOST))
     except (OSError, AttributeError):
         return False

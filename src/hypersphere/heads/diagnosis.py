@@ -325,10 +325,11 @@ def _softer(head: MarginHead, found: Diagnosis, why: str) -> str:
     enough = automatic_scale(head.num_classes)
     if head.scale is not None and found.scale > 1.5 * enough:
         what = (
-            f"the scale {found.scale:.3g} is large for {head.num_classes} classes: leave it out, "
-            f"which means {enough:.3g}, end the network with a BatchNorm, or lower the learning "
-            f"rate; else use a smaller m"
+            f"the scale {found.scale:.3g} is large for {head.num_classes} classes: set "
+            f"scale={enough:.3g}, end the network with a BatchNorm, or lower the learning rate"
         )
+        if head.margin is not None:
+            what += "; else use a smaller m"
     elif head.annealing is None:
         what = (
             "set head.annealing = LambdaAnnealing.sphereface(), or use a smaller m, or start from "

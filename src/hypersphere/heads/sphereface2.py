@@ -35,7 +35,8 @@ class SphereFace2Head(MarginHead):
 
     `loss` is this times `factor`. By default that is s again, so that the loss is a plain sum of
     binary cross entropies, and s is as large as C asks for, as in `ArcFaceHead`: so it learns from
-    scratch at ordinary rates, in networks with and without BatchNorm. With the factor 1 of the
+    scratch at ordinary rates, in networks with and without BatchNorm; at high ones (SGD with 0.1
+    and no BatchNorm) ``gradient="detached"`` does. With the factor 1 of the
     equation the gradient is s times smaller than that of a softmax with this s, and next to nothing
     is learned; with s = 40 of the paper and the factor 50 of the authors' code networks without a
     BatchNorm at the end go astray. Those values are for long trainings with BatchNorm:

@@ -22,8 +22,8 @@ somebody else: the interval, not the rate, tells what they are worth.
 Note [Measured rates]: TAR at FAR (`Roc.tar_at`) and DIR at FAR (`open_set_identification`) describe
 the scores at hand, as published protocols do: the loosest threshold that floor(n f) of the n
 impostors pass, which needs n >= 1/f. The rate to expect of others there is (floor(n f) + 1) /
-(n + 1): f where (n + 1) f is a whole number, else more, and twice f at n = 1/f. So these thresholds
-are to be reported, not to be used. Those of `fit_threshold`, which decide about others, let one
+(n + 1), which may be nearly twice f where impostors are few (n = 1/f). So these thresholds are to
+be reported, not to be used. Those of `fit_threshold`, which decide about others, let one
 impostor fewer pass, or none fewer where the rate to expect is f already.
 """
 
