@@ -13,11 +13,12 @@ from torch import nn
 
 import hypersphere as hs
 from hypersphere import functional as HF
-from hypersphere.functional._kernels.decoupled import tiled
+from hypersphere.functional._kernels.decoupled import machine, tiled
 from hypersphere.functional._kernels.decoupled.native import libraries
 from hypersphere.functional._kernels.decoupled.native import operator as native_operator
 from hypersphere.functional._kernels.decoupled.native.tensors import norms_library
 from hypersphere.functional._kernels.decoupled.routes import force
+from hypersphere.functional.angular_functions import AngularFunction
 from tolerances import close
 
 needs_compiler = pytest.mark.skipif(
@@ -253,3 +254,116 @@ def test_nan_and_infinity_stay():
             want = HF.decoupled_conv2d(x, weight, angular="linear")
         assert torch.equal(got.isnan(), want.isnan())
         assert norms_library() is not None
+
+
+def test_a_norm_of_another_shape_is_refused():
+    x, weight = torch.randn(2, 3, 6, 6), torch.randn(4, 3, 3, 3)
+    for norm in (torch.ones(1, 1, 1, 1), torch.ones(2, 1, 6, 6), torch.ones(2, 3, 4, 4)):
+        with pytest.raises(ValueError, match=r"expected a norm of every patch \(2, 1, 4, 4\)"):
+            HF.decoupled_conv2d(x, weight, magnitude="ball", norm=norm)
+    with pytest.raises(ValueError, match=r"\(5, 1\)"):
+        HF.decoupled_linear(torch.randn(5, 4), torch.randn(3, 4), norm=torch.ones(3, 1))
+
+
+class Own(AngularFunction):
+    """Formulas that a recorder of operations may misread; each agrees with its tiled form."""
+
+    zero_at_right_angle = True
+
+    def slope(self, cos, k=None, eps=None):
+        return torch.ones_like(cos)
+
+    def value(self, cos, k=None, eps=None):
+        return cos.clone()
+
+
+class SetsItems(Own):
+    def slope(self, cos, k=None, eps=None):
+        slope = torch.ones_like(cos)
+        slope[cos < 0] = 2.0
+        return slope
+
+
+class PowerOfParameter(Own):
+    default_k = 0.5
+
+    def value(self, cos, k=None, eps=None):
+        k = torch.as_tensor(0.5 if k is None else k).to(cos)
+        return cos.abs() ** (1 / k)
+
+
+class Copies(Own):
+    def slope(self, cos, k=None, eps=None):
+        return torch.zeros_like(cos).copy_(2 * cos.abs())
+
+
+class ThroughView(Own):
+    def value(self, cos, k=None, eps=None):
+        out = cos.clone()
+        out.view(-1).mul_(2.0)
+        return out
+
+
+class WholeNumbers(Own):
+    def value(self, cos, k=None, eps=None):
+        return (cos * 4).to(torch.int32).to(cos.dtype) / 4
+
+
+class LooksAtValues(Own):
+    def value(self, cos, k=None, eps=None):
+        return cos * 2 if float(cos.flatten()[0]) > 0 else cos
+
+
+class Masks(Own):
+    def slope(self, cos, k=None, eps=None):
+        positive = (cos > 0).float()
+        return (1 + positive) / (2 + positive)
+
+
+class ByName(Own):
+    def slope(self, cos, k=None, eps=None):
+        return torch.full_like(cos, fill_value=3.0)
+
+
+@pytest.mark.parametrize("kind", Own.__subclasses__())
+def test_formulas_that_cannot_be_written_down(kind):
+    """Written down rightly, or computed without a library."""
+    torch.manual_seed(1)
+    x, weight = torch.randn(2, 3, 6, 6, requires_grad=True), torch.randn(4, 3, 3, 3)
+    options = {"angular": kind(), "magnitude": "log"}
+    options |= {"k": torch.tensor([0.4, 0.5, 0.6, 0.7])} if kind.default_k else {}
+    got = HF.decoupled_conv2d(x, weight, **options)
+    found = torch.autograd.grad(got.sum(), x)
+    with force("tiled"):
+        want = HF.decoupled_conv2d(x, weight, **options)
+        expected = torch.autograd.grad(want.sum(), x)
+    close(got, want, scale=3)
+    close(found, expected, scale=30)
+
+
+def test_a_radius_that_has_diverged_shows():
+    for magnitude in ("ball", "segmented"):
+        options = {"magnitude": magnitude, "radius": torch.full((4,), torch.nan)}
+        out = HF.decoupled_conv2d(torch.randn(1, 3, 5, 5), torch.randn(4, 3, 3, 3), **options)
+        assert out.isnan().all()
+
+
+def test_constants_that_change_at_every_step_build_few_libraries(monkeypatch):
+    built = []
+    monkeypatch.setattr(native_operator, "_made_of", lambda *of: built.append(of))
+    x, weight = torch.randn(1, 3, 5, 5), torch.randn(4, 3, 3, 3)
+    for step in range(20):
+        HF.decoupled_conv2d(x, weight, magnitude="log", angular=Own(), alpha=1 + step / 64)
+    assert len(built) <= 20  # each Own() is a formula by itself
+    own, before = Own(), len(built)
+    for step in range(20):
+        HF.decoupled_conv2d(x, weight, magnitude="log", angular=own, alpha=1 + step / 64)
+    assert len(built) - before == native_operator.MOST
+
+
+def test_a_folder_that_others_can_write_is_not_used(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    kept = machine.kept_folder.__wrapped__()
+    assert kept == tmp_path / "hypersphere" / "kernels"
+    kept.chmod(0o777)
+    assert machine.kept_folder.__wrapped__() != kept

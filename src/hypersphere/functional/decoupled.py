@@ -281,6 +281,8 @@ def _decoupled(
     own_norm = norm is None
     if norm is None:
         x, norm = with_norms(x, tuple(kernel.shape[2:]), op.geometry)
+    else:
+        _check_norm(norm, x, weight, op.geometry)
     mean = mean_norm(norm) if callable(mean_norm) else mean_norm
     inputs = Inputs(
         x,
@@ -292,6 +294,20 @@ def _decoupled(
         bias,
     )
     return apply_operator(inputs, op, own_norm)
+
+
+def _check_norm(norm: Tensor, x: Tensor, weight: Tensor, geometry: Geometry | None) -> None:
+    """Refuse norms that are not those of the patches of x."""
+    groups, outputs = 1, ()
+    if geometry is not None:
+        groups = geometry.groups
+        sizes = zip(x.shape[2:], weight.shape[2:], *geometry[:3], strict=True)
+        outputs = tuple((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in sizes)
+    if norm.shape != (len(x), groups, *outputs):
+        raise ValueError(
+            f"expected a norm of every patch {(len(x), groups, *outputs)}, as `patch_norm` gives "
+            f"them with the same geometry; got {tuple(norm.shape)}"
+        )
 
 
 def _weigh(

@@ -24,8 +24,8 @@ __all__ = ["Language", "Line", "Untranslatable", "Written", "angular_lines", "ma
 
 # Shapes and types are the kernel's business.
 _IDENTITIES = {"alias", "clone", "detach", "expand", "expand_as", "view", "unsqueeze", "squeeze"}
-_IDENTITIES |= {"lift_fresh", "lift_fresh_copy", "to", "_to_copy", "copy", "broadcast_to"}
-_IDENTITIES |= {"reshape", "view_as", "as_tensor", "float", "contiguous", "type_as"}
+_IDENTITIES |= {"broadcast_to", "reshape", "view_as", "contiguous"}
+_CONVERSIONS = {"to", "as_tensor", "float", "type_as"}
 # Several names of one operation; operators of Python have theirs, too.
 _ALIASES = {"truediv": "div", "true_divide": "div", "divide": "div", "rtruediv": "rdiv"}
 _ALIASES |= {"multiply": "mul", "rmul": "mul", "subtract": "sub", "radd": "add", "negative": "neg"}
@@ -115,9 +115,13 @@ def _write(
     prefix: str,
     language: Language,
 ) -> Written:
-    inputs = [torch.full((1,), 0.5) for _ in arguments]
-    with torch.no_grad(), _Recorder() as recorded:
-        results = formula(*inputs)
+    # Two numbers: a formula that asks for the value of one cannot be written down, and fails here.
+    inputs = [torch.tensor([0.5, 0.3]) for _ in arguments]
+    try:
+        with torch.no_grad(), _Recorder() as recorded:
+            results = formula(*inputs)
+    except Exception as error:
+        raise Untranslatable(str(error)) from error
     names = zip(inputs, arguments, strict=True)
     known = {id(tensor): Line(name, name, frozenset([name])) for tensor, name in names}
 
@@ -157,13 +161,21 @@ class _Recorder(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self.operations: list[_Operation] = []  # which keep their tensors, so that ids are unique
+        self.seen: dict[int, set[int]] = {}  # tensors by their memory
 
     def __torch_function__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         result = function(*args, **(kwargs or {}))
+        name, own = function.__name__.strip("_"), function.__name__
+        if name == "setitem" or (isinstance(result, tuple) and any(map(torch.is_tensor, result))):
+            raise Untranslatable(f"the kernels have no form of {name}")
         if isinstance(result, Tensor):  # and no shape, type or device
-            name = function.__name__.strip("_")
+            for tensor in (result, *(a for a in args if isinstance(a, Tensor))):
+                self.seen.setdefault(tensor.untyped_storage().data_ptr(), set()).add(id(tensor))
+            views = self.seen[result.untyped_storage().data_ptr()]
+            if own.endswith("_") and not own.startswith("_") and len(views) > 1:
+                raise Untranslatable(f"{own} changes a tensor of which there is a view")
             operation = _Operation(_ALIASES.get(name, name), args, kwargs or {}, result)
             self.operations.append(operation)
         return result
@@ -180,9 +192,16 @@ def _expression(
     name, values = operation.name, [text_of(value) for value in operation.values]
     if name in _CONSTANTS:
         return language.full.format(language.number(_CONSTANTS[name]))
-    if name in _FILLED:
+    if name in _FILLED and len(values) > _FILLED[name]:
         return language.full.format(values[_FILLED[name]])
-    if name in _IDENTITIES:
+    if name in _CONVERSIONS and values and operation.result.is_floating_point():
+        given = operation.values[0]
+        if isinstance(given, Tensor) and not given.is_floating_point():
+            if given.dtype != torch.bool:
+                raise Untranslatable("the kernels have no whole numbers")
+            return language.expressions["float"].format(values[0])
+        return values[0]
+    if name in _IDENTITIES and values:
         return values[0]
     if operation.options.keys() - {"alpha", "value", "dtype", "device"}:
         raise Untranslatable(f"the kernels read {name} with its arguments in order, not by name")
@@ -190,7 +209,7 @@ def _expression(
         alpha = operation.options.get("alpha", 1)
         second = values[1] if alpha == 1 else f"{values[1]} * {text_of(alpha)}"
         return f"{values[0]} {'+' if name == 'add' else '-'} {second}"
-    if name in ("rsub", "rdiv"):
+    if name in ("rsub", "rdiv") and "alpha" not in operation.options:
         return f"{values[1]} {'-' if name == 'rsub' else '/'} {values[0]}"
     if name in ("addcmul", "addcdiv"):
         factor = text_of(operation.options.get("value", 1))
@@ -199,8 +218,9 @@ def _expression(
         )
     if name == "clamp":
         return _clamp(language, *(*values, "None")[:3])
-    if name == "pow" and operation.values[1] in (2, 3):
-        return " * ".join([values[0]] * int(operation.values[1]))
+    power = operation.values[1] if name == "pow" else None
+    if isinstance(power, (int, float)) and power in (2, 3):
+        return " * ".join([values[0]] * int(power))
     form = language.expressions.get(name, "")
     if not form or f"{{{len(values) - 1}}}" not in form or f"{{{len(values)}}}" in form:
         raise Untranslatable(f"the kernels have no form of {name} of {len(values)} arguments")

@@ -36,7 +36,7 @@ _forced: Route | None = None
 def route(x: Tensor) -> Route:
     """The form for tensors that lie where x lies and have its type.
 
-    "native" is never told: it is taken for what of "tiled" it can do, see `allows_native`.
+    "native" is never returned: it is taken for what of "tiled" it can do, see `allows_native`.
     """
     if _forced is not None:
         return "tiled" if _forced == "native" else _forced

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
 import threading
-from ctypes import c_int, c_void_p
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -13,40 +11,18 @@ from torch import Tensor
 
 from ..convolution import convolution_gradients, correlate
 from ..formulas import Untranslatable
-from ..numbers import shared_number
 from ..patch_norms import plain_patch_norms
 from ..plain import Inputs, OperatorSettings, differentiable_gradients
+from .filters import SUMS, Filters, declared
 from .libraries import library
 from .norms import spread_over_pixels
 from .tensors import Sizes, is_dense, norms_library, suits, threads_for
 from .translate import operator_source
+from .verify import agrees
 
 __all__ = ["native_operator"]
 
-SUMS = ("shift", "scale", "radius", "k")  # in the order of operator.cpp
-
-
-class _Filters(ctypes.Structure):
-    """Where the numbers per filter start; the memory stays as long as this object."""
-
-    _fields_ = [(name, c_void_p) for name in ("k", "radius", "scale", "shift")]
-
-    @classmethod
-    def of(cls, inputs: Inputs, op: OperatorSettings) -> _Filters:
-        filters = inputs.kernel.shape[0]
-        k = inputs.k if inputs.k is not None else op.k
-
-        def each(value: Tensor | float | None) -> Tensor | None:
-            if value is None:
-                return None
-            if not isinstance(value, Tensor):
-                return shared_number(value, inputs.x.device, torch.float32, (filters,))
-            return value.detach().to(torch.float32).expand(filters).contiguous()
-
-        kept = [each(k), each(inputs.radius), each(inputs.scale), each(inputs.shift)]
-        found = cls(*(0 if t is None else t.data_ptr() for t in kept))
-        found.kept = kept
-        return found
+MOST = 8  # libraries of one pair of g and h, which differ in their constants
 
 
 def native_operator(inputs: Inputs, op: OperatorSettings, own_norm: bool) -> Tensor | None:
@@ -55,6 +31,8 @@ def native_operator(inputs: Inputs, op: OperatorSettings, own_norm: bool) -> Ten
     if not suits(inputs.x) or not suits(inputs.kernel) or inputs.norm.dtype != torch.float32:
         return None
     if geometry is not None and (geometry.groups > 1 or inputs.x.ndim != 4):
+        return None
+    if any(t is not None and t.device != inputs.x.device for t in inputs):
         return None
     kernels = _kernels(op, inputs.radius.ndim > 0)
     if kernels is None or not is_dense(inputs.x):
@@ -72,24 +50,22 @@ def _kernels(op: OperatorSettings, radius_per_filter: bool) -> Any:
     known = _made.setdefault(g, {})
     key = (h, op.alpha, op.beta, radius_per_filter and h.has_radius)
     if key not in known:
-        try:
-            text = operator_source(op, key[3], torch.finfo(torch.float32).eps)
-        except Untranslatable:
-            text = ""
-        known[key] = _declared(library(text)) if text else None
+        if sum(other[0] is h for other in known) >= MOST:  # constants that change at every step
+            return None
+        known[key] = _made_of(op, key[3])
     return known[key]
 
 
+def _made_of(op: OperatorSettings, radius_per_filter: bool) -> Any:
+    try:
+        text = operator_source(op, radius_per_filter, torch.finfo(torch.float32).eps)
+    except Untranslatable:
+        return None
+    found = declared(library(text))
+    return found if found is not None and agrees(found, op, radius_per_filter) else None
+
+
 _made: WeakKeyDictionary[Any, dict[Any, Any]] = WeakKeyDictionary()
-
-
-def _declared(found: Any) -> Any:
-    if found is not None:
-        found.forward.argtypes = [c_void_p, c_void_p, _Filters, c_void_p, Sizes, c_int]
-        tensors = [c_void_p, c_void_p, c_void_p, _Filters, c_void_p, c_void_p]
-        found.backward.argtypes = [*tensors, c_int, Sizes, c_int]
-        found.forward.restype = found.backward.restype = None
-    return found
 
 
 _taking = threading.Lock()
@@ -101,7 +77,7 @@ class _NativeOperator(torch.autograd.Function):
         ctx: Any, kernels: Any, own_norm: bool, op: OperatorSettings, *tensors: Tensor | None
     ) -> Tensor:
         inputs = Inputs(*(t if t is None else t.detach() for t in tensors))  # type: ignore[arg-type]
-        filters = _Filters.of(inputs, op)
+        filters = Filters.of(inputs, op)
         out, c = _forward(kernels, inputs, filters, op)
         ctx.kernels, ctx.own_norm, ctx.op, ctx.spent = kernels, own_norm, op, False
         ctx.filters = filters
@@ -129,12 +105,12 @@ class _NativeOperator(torch.autograd.Function):
 
 
 def _forward(
-    kernels: Any, inputs: Inputs, filters: _Filters, op: OperatorSettings
+    kernels: Any, inputs: Inputs, filters: Filters, op: OperatorSettings
 ) -> tuple[Tensor, Tensor]:
     """f, and the cosines."""
     c = correlate(inputs.x, inputs.kernel, op.geometry)
     c = c if is_dense(c) else c.contiguous()
-    out, norm = torch.empty_like(c), inputs.norm.contiguous()
+    out, norm = torch.empty_like(c), inputs.norm.resolve_neg().contiguous()
     places = (c.data_ptr(), norm.data_ptr(), filters, out.data_ptr())
     kernels.forward(*places, Sizes.of(c), threads_for(c))
     return out, c
@@ -144,19 +120,19 @@ def _backward(
     kernels: Any,
     grad: Tensor,
     inputs: Inputs,
-    filters: _Filters,
+    filters: Filters,
     c: Tensor,
     need: dict[str, bool],
     own_norm: bool,
     op: OperatorSettings,
 ) -> tuple[Tensor | None, ...]:
     """The gradients; with `own_norm` the one through the norms of x joins that of x here."""
-    x, norm, geometry = inputs.x, inputs.norm.contiguous(), op.geometry
-    if grad.stride() != c.stride():
+    x, norm, geometry = inputs.x, inputs.norm.resolve_neg().contiguous(), op.geometry
+    if grad.stride() != c.stride() or grad.is_neg():
         grad = torch.empty_like(c).copy_(grad)
     grad_norm = torch.empty_like(norm)
     need["radius"] &= op.magnitude.has_radius
-    sums = torch.zeros(len(SUMS), c.shape[1], dtype=torch.float64)
+    sums = torch.zeros(len(SUMS), c.shape[1], dtype=torch.float64, device="cpu")
     asked = sum(need[name] << place for place, name in enumerate(SUMS))
     kernels.backward(
         *(grad.data_ptr(), c.data_ptr(), norm.data_ptr(), filters, grad_norm.data_ptr()),
@@ -166,7 +142,7 @@ def _backward(
     for name, total in zip(SUMS, sums, strict=True):
         if need[name]:
             like: Tensor = getattr(inputs, name)
-            totals[name] = (total if like.ndim else total.sum()).to(like.dtype)
+            totals[name] = (total.view(like.shape) if like.ndim else total.sum()).to(like.dtype)
     grad_x, grad_kernel = convolution_gradients(
         c, x, inputs.kernel, geometry, need["x"], need["kernel"]
     )
