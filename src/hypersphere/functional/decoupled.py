@@ -298,9 +298,9 @@ def _decoupled(
 
 def _check_norm(norm: Tensor, x: Tensor, weight: Tensor, geometry: Geometry | None) -> None:
     """Refuse norms that are not those of the patches of x."""
-    groups, outputs = 1, ()
+    groups = 1 if geometry is None else geometry.groups
+    outputs: tuple[int, ...] = ()
     if geometry is not None:
-        groups = geometry.groups
         sizes = zip(x.shape[2:], weight.shape[2:], *geometry[:3], strict=True)
         outputs = tuple((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in sizes)
     if norm.shape != (len(x), groups, *outputs):

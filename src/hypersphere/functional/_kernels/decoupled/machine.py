@@ -38,9 +38,14 @@ def kept_folder() -> Path:
             return kept
     except (OSError, RuntimeError):
         pass
-    scratch, process = Path(tempfile.mkdtemp(prefix="hypersphere-kernels-")), os.getpid()
-    atexit.register(lambda: process == os.getpid() and shutil.rmtree(scratch, ignore_errors=True))
+    scratch = Path(tempfile.mkdtemp(prefix="hypersphere-kernels-"))
+    atexit.register(_remove, scratch, os.getpid())
     return scratch
+
+
+def _remove(folder: Path, process: int) -> None:
+    if process == os.getpid():  # and not in a child of it
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @cache
@@ -99,7 +104,7 @@ def _measure_channels_last() -> bool:
     with torch.no_grad():
         times = [(_seconds(in_planes), _seconds(with_channels_last)) for _ in range(ROUNDS)]
     planes, last = (min(column) for column in zip(*times[1:], strict=True))
-    return last < GAIN * planes
+    return bool(last < GAIN * planes)
 
 
 def _seconds(function: Callable[[], None]) -> float:
