@@ -367,3 +367,14 @@ def test_a_folder_that_others_can_write_is_not_used(tmp_path, monkeypatch):
     assert kept == tmp_path / "hypersphere" / "kernels"
     kept.chmod(0o777)
     assert machine.kept_folder.__wrapped__() != kept
+
+
+@pytest.mark.slow
+def test_wide_layers_compile():
+    """With 16 channels and more the layout of the backward is chosen by a measurement."""
+    own = hs.layers.SphereConv2d(16, 16, 3, angular="linear")
+    x = torch.randn(2, 16, 6, 6, requires_grad=True)
+    wanted = [x, *own.parameters()]
+    compiled = torch.compile(own, fullgraph=True)
+    found = torch.autograd.grad(compiled(x).square().sum(), wanted)
+    close(found, torch.autograd.grad(own(x).square().sum(), wanted), scale=30)

@@ -177,6 +177,7 @@ def _faster_in_channels_last(x: Tensor, kernel: Tensor, geometry: Geometry) -> b
         and all(step == 1 for step in geometry.stride)
         and min(kernel.shape[:2]) >= 16
         and kernel.shape[2:].numel() > 1
+        and not torch.compiler.is_compiling()  # which cannot follow a measurement
         and channels_last_pays()
     )
 
