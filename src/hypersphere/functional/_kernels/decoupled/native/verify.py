@@ -66,4 +66,11 @@ def _expected(
 
 
 def _close(found: Tensor, expected: Tensor) -> bool:
-    return torch.allclose(found, expected, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True)
+    # As lists: a comparison of tensors would count as a value that a training step waits for.
+    pairs = zip(_numbers(found), _numbers(expected), strict=True)
+    return all(abs(a - b) <= TOLERANCE * (1 + abs(b)) or (a != a and b != b) for a, b in pairs)
+
+
+def _numbers(values: Tensor) -> list[float]:
+    numbers: list[float] = values.flatten().tolist()
+    return numbers
