@@ -149,16 +149,17 @@ def limited() -> Iterator[None]:
         yield
         return
     clock, work = time.monotonic(), time.process_time()
-    before, still, seconds = work, 0, 0
+    # Stillness is that of this thread: others of the process, left by whoever, may be at work.
+    before, still, seconds = time.thread_time(), 0, 0
 
     def too_long(number: int, frame: FrameType | None) -> None:
         """Called every second: on a busy machine a little is done in most, and one that is stopped
         altogether has none.
         """
         nonlocal before, still, seconds
-        now, seconds = time.process_time(), seconds + 1
-        still = still + 1 if now - before < 0.002 else 0
-        before = now
+        now, own, seconds = time.process_time(), time.thread_time(), seconds + 1
+        still = still + 1 if own - before < 0.002 else 0
+        before = own
         # A loop of short sleeps works a little in every second: it ends by their number.
         if now - work > HANG or still > BLOCKED or seconds > ENDLESS:
             raise Hang(f"{now - work:.1f} s of the processor, still for the last {still} s")
