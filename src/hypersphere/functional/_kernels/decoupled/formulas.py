@@ -2,7 +2,7 @@
 
 A kernel takes g and h from `AngularFunction.value_and_slopes` and
 `MagnitudeFunction.ratio_and_slopes`, the same methods that torch.compile sees. Their operations are
-recorded once on a single number and written down again, a line each, in Triton's language
+recorded once on two numbers and written down again, a line each, in Triton's language
 (triton/translate.py) or in C++ (native/translate.py). So a new activation or magnitude needs no
 kernel of its own; what uses an operation beyond the table of a language is computed without one.
 """
