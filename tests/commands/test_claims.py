@@ -241,6 +241,31 @@ def test_a_claim_is_run_and_goes_on(tmp_path, capsys):
 
 
 @pytest.mark.slow
+def test_a_claim_goes_on_from_its_record_on_another_machine(tmp_path, capsys):
+    """The runs of the record are not trained again, though their folders are elsewhere."""
+    (tmp_path / "c.yaml").write_text(CONFIG)
+    (tmp_path / "small.yaml").write_text(SMALL.replace("FOLDER", str(tmp_path)))
+    command = ["run", str(tmp_path / "small.yaml"), "--results", str(tmp_path / "results")]
+    assert claims.main([*command, "--folder", str(tmp_path / "here"), "--seeds", "2"]) == 0
+    before = json.loads((tmp_path / "results" / "small.json").read_text())
+    capsys.readouterr()
+    assert claims.main([*command, "--folder", str(tmp_path / "there")]) == 0
+    trained = [line for line in capsys.readouterr().err.splitlines() if line.startswith("run ")]
+    assert len(trained) == 3 and all("seed 2" in line for line in trained)
+    after = json.loads((tmp_path / "results" / "small.json").read_text())
+    for old, new in zip(before["methods"], after["methods"], strict=True):
+        assert new["chosen"] == old["chosen"] and new["tuning"] == old["tuning"]
+        for metric, values in old["values"].items():
+            assert values.items() <= new["values"][metric].items()
+    assert after["minutes"] >= before["minutes"]
+    # Other settings are another test: nothing is taken over.
+    (tmp_path / "c.yaml").write_text(CONFIG.replace("widths: [8]", "widths: [9]"))
+    assert claims.main([*command, "--folder", str(tmp_path / "there"), "--seeds", "1"]) == 0
+    trained = [line for line in capsys.readouterr().err.splitlines() if line.startswith("run ")]
+    assert len(trained) == 9
+
+
+@pytest.mark.slow
 def test_a_short_claim_run_again_lands_in_its_interval(tmp_path):
     """The letters need no download: softmax and A-Softmax, two of the seeds, the chosen rates."""
     name = "open-set-margin"

@@ -24,7 +24,7 @@ from hypersphere.training.own_parts import without_places
 from hypersphere.training.run.checkpoint import write_atomically
 from hypersphere.training.run.records import read_record, run_config
 
-__all__ = ["Comparison"]
+__all__ = ["Comparison", "seeded"]
 
 # What two runs may differ in and still be the same run: where things are, and how many threads.
 _PLACES = {
@@ -56,6 +56,7 @@ class Comparison:
             for name, spec, config in zip(names, arguments.specs, self.configs, strict=True)
         ]
         self.ended: dict[tuple[str, int], Ended] = {}
+        self.known: dict[Path, Ended] = {}  # runs whose folders are elsewhere
         self.metric = arguments.metric or self._usual_metric()
         self.baseline = self._find_baseline()
         pairs = zip(self.methods, self.configs, strict=True)
@@ -74,11 +75,8 @@ class Comparison:
         # Seed by seed: an early stop leaves every method with the same seeds.
         for seed in self.arguments.seeds:
             for method, config in zip(self.methods, self.configs, strict=True):
-                tuned = _with_values(config, method.chosen, method.name)
-                name = f"{method.name}-seed{seed}"
-                run = self._plan(
-                    self.arguments.folder / name, dataclasses.replace(tuned, seed=seed)
-                )
+                place = self.arguments.folder / f"{method.name}-seed{seed}"
+                run = self._plan(place, seeded(config, method.chosen, method.name, seed))
                 planned.append(dataclasses.replace(run, name=f"{method.name}, seed {seed}"))
                 runs[run.folder] = (method, seed)
 
@@ -91,7 +89,7 @@ class Comparison:
             self._say(run.name, self.metric, method.last[seed], how)
             self._record()
 
-        run_all(planned, self.arguments.jobs, note)
+        run_all(planned, self.arguments.jobs, note, self.known)
 
     def _tune(self) -> None:
         """For each method, the settings with the best value on held-out training samples."""
@@ -99,12 +97,9 @@ class Comparison:
         planned = []
         for method, config, grid in zip(self.methods, self.configs, self.grids, strict=True):
             for values in grid if len(grid) > 1 else []:
-                # A graph has validation nodes of its own.
-                held = {} if config.task == "graph" else {"data.holdout": self.arguments.holdout}
-                tried = _with_values(config, {**values, **held}, method.name)
                 text = ",".join(f"{key}={value}" for key, value in values.items())
                 place = self.arguments.folder / "tuning" / f"{method.name}-{text}"
-                run = self._plan(place, dataclasses.replace(tried, seed=TUNING_SEED))
+                run = self._plan(place, self._trial(config, values, method.name))
                 planned.append(dataclasses.replace(run, name=f"{method.name}, {text}"))
                 trials[run.folder] = (method, values)
 
@@ -118,7 +113,7 @@ class Comparison:
             method.tuning.append({"values": values, "metric": metric, "value": value})
             self._say(run.name, metric, value, how)
 
-        run_all(planned, self.arguments.jobs, note)
+        run_all(planned, self.arguments.jobs, note, self.known)
         for method, grid in zip(self.methods, self.grids, strict=True):
             method.tuning.sort(key=lambda trial, grid=grid: grid.index(trial["values"]))  # type: ignore[misc]
             found = [trial for trial in method.tuning if trial["value"] is not None]
@@ -132,6 +127,12 @@ class Comparison:
         for method, grid in zip(self.methods, self.grids, strict=True):
             if len(grid) == 1:
                 method.chosen = grid[0]
+
+    def _trial(self, config: Config, values: dict[str, Any], name: str) -> Config:
+        """The config of a run that tries some values of the tuned settings."""
+        # A graph has validation nodes of its own.
+        held = {} if config.task == "graph" else {"data.holdout": self.arguments.holdout}
+        return seeded(config, {**values, **held}, name, TUNING_SEED)
 
     def _plan(self, place: Path, config: Config) -> PlannedRun:
         """A run of exactly this config: its file, and a folder that holds no other run."""
@@ -219,6 +220,11 @@ class Comparison:
         for combination in grid:
             _with_values(config, combination, method.name)  # a wrong key or value is an error now
         return grid
+
+
+def seeded(config: Config, values: dict[str, Any], name: str, seed: int) -> Config:
+    """The config with some of its settings changed, and with this seed."""
+    return dataclasses.replace(_with_values(config, values, name), seed=seed)
 
 
 def _with_values(config: Config, values: dict[str, Any], name: str) -> Config:

@@ -19,7 +19,7 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any
 
 from hypersphere import ranges, registry
 from hypersphere._optional import require
@@ -35,6 +35,7 @@ from hypersphere.commands._files import (
 )
 from hypersphere.commands._options import type_text
 from hypersphere.commands._overrides import NAMED, choose_parts, join_part_options, read_overrides
+from hypersphere.commands._values import read_values
 from hypersphere.commands._yaml import ConfigError
 from hypersphere.ranges import Range, literal_choices, range_of
 from hypersphere.registry import unknown_name
@@ -43,7 +44,6 @@ from hypersphere.training.own_parts import plugins_of, require_parts
 from hypersphere.training.parts import (
     CHANGES,
     KIND_OF_SECTION,
-    REQUIRED,
     Option,
     check_part_options,
     options,
@@ -51,6 +51,7 @@ from hypersphere.training.parts import (
 )
 from hypersphere.training.run.checkpoint import RunError
 from hypersphere.training.run.records import read_record, run_config
+from hypersphere.training.sections import hints_of
 
 __all__ = ["ConfigError", "dump", "load_file", "merge", "read", "recipe_root", "split_spec"]
 __all__ += [
@@ -93,14 +94,13 @@ def read(
     """
     settings, overrides = read_settings(spec, arguments, defaults, variants)
     chosen_names = chosen_parts(settings, overrides)
-    parser, known = _parser(prog, json.dumps(chosen_names), registry.revision())
+    options_by_key, known = _known(json.dumps(chosen_names), registry.revision())
     flat = dict(_flatten(settings, known))
     overrides = join_part_options(flat, overrides, known)
     flat = {key: value for key, value in flat.items() if key not in overrides}
     _check_keys([*flat, *overrides], known, chosen_names)
-    tokens = [f"--{key}={_token(value)}" for key, value in {**flat, **overrides}.items()]
     try:
-        parsed = parser.parse_args(tokens).as_dict()
+        parsed = read_values(options_by_key, {**flat, **overrides}, prog)
     except Exception as error:  # jsonargparse has several kinds; all mean a wrong value
         raise ConfigError(_readable(error, known)) from None
     _check_text(flat, parsed)
@@ -189,7 +189,10 @@ def dump(config: Config) -> str:
     if values["train"]["epochs"] is not None:
         del values["train"]["steps"]  # the two exclude each other
     notes = "".join(f"# needs --plugin {shlex.quote(name)}\n" for name in plugins_of(config))
-    return notes + yaml.safe_dump(values, sort_keys=False, default_flow_style=None, width=100)
+    # libyaml writes the same text four times as fast; it is not in every build.
+    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+    style = {"sort_keys": False, "default_flow_style": None, "width": 100}
+    return notes + yaml.dump(values, Dumper=dumper, **style)
 
 
 def _lists(value: Any) -> Any:
@@ -234,26 +237,21 @@ def chosen_parts(settings: Mapping[str, Any], overrides: Mapping[str, Any]) -> d
 
 
 @functools.lru_cache(maxsize=64)  # compare and sweep read many configs of the same parts
-def _parser(prog: str, names: str, revision: int) -> tuple[Any, dict[str, Any]]:
-    """A jsonargparse parser with every option of the parts named (as JSON), and their keys."""
-    jsonargparse = require("jsonargparse", extra="train")
-    parser = jsonargparse.ArgumentParser(prog=prog, exit_on_error=False, add_help=False)
+def _known(names: str, revision: int) -> tuple[dict[str, Option], dict[str, Any]]:
+    """Every option of the parts named (as JSON) by its key, and the types of the keys."""
     chosen = json.loads(names)
-    known: dict[str, Any] = {}
     try:
-        for key, option in all_options(chosen):
-            limited = isinstance(option.range, Range)
-            known[key] = Annotated[option.type, option.range] if limited else option.type
-            extra = (
-                {"required": True} if option.default is REQUIRED else {"default": option.default}
-            )
-            parser.add_argument(f"--{key}", type=option.type, **extra)
+        found = dict(all_options(chosen))
     except ValueError as error:
         near = "" if "did you mean" in str(error) else "; a part of your own needs --plugin MODULE"
         raise ConfigError(f"{error}{near}") from None
+    known: dict[str, Any] = {}
+    for key, option in found.items():
+        limited = isinstance(option.range, Range)
+        known[key] = Annotated[option.type, option.range] if limited else option.type
     for section in NAMED:
         known.update({f"{section}.{name}": None for name in chosen[section]})
-    return parser, known
+    return found, known
 
 
 def all_options(chosen: Mapping[str, Any]) -> Iterator[tuple[str, Option]]:
@@ -337,13 +335,9 @@ def _check_text(given: Mapping[str, Any], parsed: Mapping[str, Any]) -> None:
             )
 
 
-def _token(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
-
-
 def _assemble(parsed: dict[str, Any], chosen: Mapping[str, Any]) -> Config:
     """The config, its numbers in their ranges."""
-    hints = get_type_hints(Config)
+    hints = hints_of(Config)
     sections: dict[str, Any] = {"task": parsed["task"], "seed": parsed["seed"]}
     for section in DEFAULT_NAMES:
         sections[section] = dict(parsed[section])

@@ -14,8 +14,9 @@ from hypersphere._reading import sealed_text
 from hypersphere._terminal import complain
 from hypersphere.commands._claims import Claim, claim_names, compared, read_claim, value_of
 from hypersphere.commands._compare_arguments import Arguments
-from hypersphere.commands._comparing import Comparison
-from hypersphere.commands._comparison import is_share
+from hypersphere.commands._comparing import Comparison, seeded
+from hypersphere.commands._comparison import Method, is_share
+from hypersphere.commands._recorded import earlier_record, recorded_trials, recorded_values
 from hypersphere.commands._yaml import ConfigError
 from hypersphere.reports.claims import claims_folder, read_claims, terminal_table
 from hypersphere.training.config import Config
@@ -30,7 +31,8 @@ USAGE = """usage: hypersphere claims [--results FOLDER]
 Which claims of the dissertation hold, at a scale that two cores can carry:
 without further words, the verdicts of the tests that were run. `run` trains
 what is missing of the named claims (default: all, cheap ones first), with one
-thread for each run. It can be stopped at any moment; the same command goes on.
+thread for each run. It can be stopped at any moment; the same command goes on,
+also on another machine: what NAME.json holds is not trained again.
 A claim is a file in recipes/claims: methods, tuning, seeds and comparisons.
 
   --jobs N           runs at a time (default: 1)
@@ -127,6 +129,30 @@ class ClaimTest(Comparison):
             divergence_counts=claim.not_converged is not None,
         )
         super().__init__(arguments, claim.command)
+        self._reuse(earlier_record(result, claim.tune))
+
+    def _reuse(self, record: dict[str, Any]) -> None:
+        """Take over the runs of an earlier record that had the settings of today."""
+        rows = {row["name"]: row for row in record.get("methods", [])}
+        self.recorded: set[tuple[str, int]] = set()
+        self.processor = record.get("hardware", {}).get("processor", "")
+        trials = sum(len(row["tuning"]) for row in rows.values())
+        spent = 60 * record.get("minutes", 0.0)
+        spent -= sum(sum(row["seconds"].values()) for row in rows.values())
+        settings, changes = self._all_settings()
+        if not record or _outcome(record["config"]) != _outcome(settings):
+            return
+        for method, config in zip(self.methods, self.configs, strict=True):
+            row = rows.get(method.name)
+            if row is None or record["changes"].get(method.name) != changes[method.name]:
+                continue
+            for values, how in recorded_trials(row, spent / max(trials, 1)):
+                self.known[self._place(Path(), self._trial(config, values, method.name))] = how
+            for seed, how in recorded_values(row, [self.metric, *self._metrics(method)]):
+                run = seeded(config, row["chosen"], method.name, seed)
+                self.known[self._place(Path(), run)] = how
+                if seed in self.arguments.seeds:
+                    self.recorded.add((method.name, seed))
 
     def _place(self, place: Path, config: Config) -> Path:
         """A folder that the settings name: claims share the runs that they have in common."""
@@ -134,6 +160,8 @@ class ClaimTest(Comparison):
 
     def _record(self) -> None:
         super()._record()
+        if not self.recorded <= self.ended.keys():
+            return  # the file holds runs that are still to be taken over from it
         self.result.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(self.result, sealed_text(self.record(), indent=1))
 
@@ -142,7 +170,7 @@ class ClaimTest(Comparison):
         claim = self.claim
         seconds = sum(sum(method.seconds.values()) for method in self.methods)
         about = describe_run(0)
-        settings = [_settings(config.to_dict()) for config in self.configs]
+        settings, changes = self._all_settings()
         return {
             "name": claim.name,
             "claim": claim.claim,
@@ -156,32 +184,47 @@ class ClaimTest(Comparison):
             "minutes": round((seconds + self.tuning_seconds) / 60, 1),
             "comparisons": [compared(claim, one, self.ended) for one in claim.comparisons],
             "methods": [self._row(number) for number in range(len(self.methods))],
-            # The first method's settings in full, of the others what differs from it.
-            "config": settings[0],
-            "changes": {
-                method.name: _difference(settings[0], other)
-                for method, other in zip(self.methods, settings, strict=True)
-            },
+            "config": settings,
+            "changes": changes,
             "versions": about["versions"],
             "commit": about["commit"],
-            "hardware": {**about["hardware"], "threads": 1},
+            "hardware": {**about["hardware"], "processor": self._processors(about), "threads": 1},
         }
+
+    def _all_settings(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The first method's settings in full, and of every method what differs from it."""
+        first, *_ = settings = [_settings(config.to_dict()) for config in self.configs]
+        changes = {
+            method.name: _difference(first, own)
+            for method, own in zip(self.methods, settings, strict=True)
+        }
+        return first, changes
+
+    def _processors(self, about: dict[str, Any]) -> str:
+        """The processor, after that of the runs that were taken over if it is another."""
+        used = self.processor.split(" and ") if self.known else []
+        return " and ".join(dict.fromkeys([*used, about["hardware"]["processor"]]))
+
+    def _metrics(self, method: Method) -> list[str]:
+        """The metrics of a method that the comparisons ask for."""
+        return list(
+            dict.fromkeys(
+                term.partition("/")[2] or contrast.metric
+                for contrast in self.claim.comparisons
+                for term in contrast.terms
+                if term.partition("/")[0] == method.name
+            )
+        )
 
     def _row(self, number: int) -> dict[str, Any]:
         method, claim = self.methods[number], self.claim
-        metrics = dict.fromkeys(
-            term.partition("/")[2] or contrast.metric
-            for contrast in claim.comparisons
-            for term in contrast.terms
-            if term.partition("/")[0] == method.name
-        )
         values = {
             metric: {
                 str(seed): _scaled(value_of(claim, how, metric, method.name), metric)
                 for (name, seed), how in sorted(self.ended.items())
                 if name == method.name
             }
-            for metric in metrics
+            for metric in self._metrics(method)
         }
         return {
             "name": method.name,
@@ -198,12 +241,18 @@ class ClaimTest(Comparison):
 
 def _fingerprint(config: Config) -> str:
     """A name for the settings that decide on the outcome of a run."""
-    values = _settings(config.to_dict())
-    values["train"] = {k: v for k, v in values["train"].items() if k not in ("threads", "quiet")}
+    text = json.dumps(_outcome(_settings(config.to_dict())), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _outcome(values: dict[str, Any]) -> dict[str, Any]:
+    """The settings that decide on the outcome of a run."""
+    for section, keys in (("train", ("threads", "quiet", "compile")), ("data", ("workers",))):
+        kept = values.get(section, {})
+        values = {**values, section: {k: v for k, v in kept.items() if k not in keys}}
     if values["schedule"]["name"] == "cosine":  # the other settings are of other schedules
         values["schedule"] = {k: values["schedule"][k] for k in ("name", "warmup", "end")}
-    text = json.dumps(values, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
+    return values
 
 
 def _flags(options: Any) -> list[str]:

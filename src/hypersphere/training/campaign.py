@@ -18,7 +18,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -87,6 +87,7 @@ def run_all(
     runs: Sequence[PlannedRun],
     jobs: int = 1,
     report: Callable[[PlannedRun, Ended], object] = lambda run, how: None,
+    known: Mapping[Path, Ended] | None = None,
 ) -> dict[Path, Ended]:
     """Train every run that has not ended, `jobs` at a time.
 
@@ -94,6 +95,7 @@ def run_all(
         runs: what to train, in this order.
         jobs: number of processes at once.
         report: called after each run, also for those that had ended before.
+        known: how runs ended whose folders are elsewhere, by the folders that they would have here.
 
     Returns:
         How each run ended, by its folder.
@@ -110,7 +112,7 @@ def run_all(
 
     waiting: list[PlannedRun] = []
     for run in runs:
-        how = ended(run.folder)
+        how = ended(run.folder) or (known or {}).get(run.folder)
         if how is None:
             waiting.append(run)
         else:

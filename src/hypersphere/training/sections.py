@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias, get_type_hints
 
@@ -9,12 +10,26 @@ from hypersphere.ranges import NonEmpty, Range, check
 
 __all__ = ["DataConfig", "DissertationConfig", "FabricConfig", "FewShotConfig", "GanConfig"]
 __all__ += ["OptimizerConfig", "RunConfig", "ScheduleConfig", "Section", "Text", "TrainConfig"]
+__all__ += ["hints_of"]
 
 Count: TypeAlias = Annotated[int, Range(ge=1)]
 NotNegative: TypeAlias = Annotated[float, Range(ge=0)]
 Positive: TypeAlias = Annotated[float, Range(gt=0)]
 Share: TypeAlias = Annotated[float, Range(gt=0, le=1)]
 Text: TypeAlias = Annotated[str, NonEmpty()]
+
+
+@functools.cache  # a class has always the same ones, and to read them takes longer than to check
+def hints_of(cls: type) -> dict[str, Any]:
+    """The type of each setting of a section, with its range.
+
+    Args:
+        cls: the class of the section.
+
+    Returns:
+        The types by name.
+    """
+    return get_type_hints(cls, include_extras=True)
 
 
 class Section:
@@ -24,7 +39,8 @@ class Section:
 
     def __post_init__(self) -> None:
         prefix = f"{self.section}." if self.section else ""
-        for name, hint in get_type_hints(type(self), include_extras=True).items():
+        cls: type = type(self)
+        for name, hint in hints_of(cls).items():
             value = vars(self).get(name)
             record = isinstance(value, dict) and "object" in value  # of an object, see own_parts.py
             if name in vars(self) and not record:
