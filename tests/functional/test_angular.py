@@ -140,3 +140,10 @@ def test_forward_mode_to_the_second_order(kind):
     value, tangent = torch.func.jvp(g, (ends,), (torch.ones_like(ends),))
     torch.testing.assert_close(value, g(ends))
     torch.testing.assert_close(tangent, HF.angular_derivative(ends, kind))
+
+
+@pytest.mark.parametrize("transform", [torch.func.jacrev, torch.func.jacfwd])
+def test_transformed_slopes_are_as_exact_as_plain_ones(transform):
+    c = torch.linspace(-0.99, 0.99, 50, dtype=torch.float64)
+    found = transform(lambda c: HF.angular(c, "linear"))(c).diagonal()
+    torch.testing.assert_close(found, 2 / math.pi / (1 - c * c).sqrt(), rtol=1e-13, atol=0)

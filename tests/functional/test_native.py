@@ -14,6 +14,7 @@ from torch import nn
 import hypersphere as hs
 from hypersphere import functional as HF
 from hypersphere.functional._kernels.decoupled import machine, tiled
+from hypersphere.functional._kernels.decoupled.native import layer as native_layer
 from hypersphere.functional._kernels.decoupled.native import libraries
 from hypersphere.functional._kernels.decoupled.native import operator as native_operator
 from hypersphere.functional._kernels.decoupled.native.tensors import norms_library
@@ -75,6 +76,7 @@ def test_switched_off(monkeypatch):
     monkeypatch.setenv("HYPERSPHERE_NATIVE", "0")
     with monkeypatch.context() as patch:
         patch.setattr(native_operator._NativeOperator, "apply", None)
+        patch.setattr(native_layer._NativeLayer, "apply", None)
         off = own(x)
     close(on, off, scale=3)
 

@@ -7,6 +7,7 @@ from torch.profiler import ProfilerActivity, profile
 
 import hypersphere as hs
 from hypersphere import functional as HF
+from hypersphere.functional._kernels.decoupled.routes import force
 from hypersphere.functional._kernels.spreading import row_blocks
 from hypersphere.functional._kernels.spreading.nearest import nearest_distances
 from hypersphere.functional.host import can_look, demand, known, without_looking
@@ -47,12 +48,14 @@ def sgd_step(net, loss, optimizer=None):
     return step
 
 
+@pytest.mark.parametrize("route", [None, "whole"])
 @pytest.mark.parametrize("angular", ANGULAR_KINDS)
 @pytest.mark.parametrize("magnitude", MAGNITUDE_KINDS)
-def test_layers(magnitude, angular):
+def test_layers(magnitude, angular, route):
     layer = hs.layers.DecoupledConv2d(3, 4, 3, magnitude=magnitude, angular=angular, rescale=True)
     x = torch.randn(2, 3, 6, 6)
-    assert not waits(sgd_step(layer, lambda: layer(x).square().mean()))
+    with force(route):
+        assert not waits(sgd_step(layer, lambda: layer(x).square().mean()))
 
 
 HEADS = {

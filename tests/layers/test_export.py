@@ -206,6 +206,9 @@ def test_a_symbolic_trace_has_a_layer_as_one_node():
     x = torch.randn(2, 3, 6, 6)
     close(traced(x), net(x))
     traced.graph.lint()
+    alone = torch.fx.symbolic_trace(net[0])
+    assert [n.target for n in alone.graph.nodes if n.op == "call_module"] == ["layer"]
+    close(alone(x), net[0](x))
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*deprecated:DeprecationWarning")
@@ -218,6 +221,8 @@ def test_scripts_are_refused_and_traces_work():
         warnings.simplefilter("ignore")  # what it converts to numbers are shapes
         traced = torch.jit.trace(net, x)
     close(traced(x + 1), net(x + 1))
+    other = torch.randn(3, 3, 9, 8)  # another size of images
+    close(traced(other), net(other))
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")

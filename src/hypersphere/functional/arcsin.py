@@ -58,7 +58,9 @@ def _transformed(c: Tensor, eps: float) -> Tensor:
     """
     end = math.sqrt(1 - eps)
     inside = c.clamp(-end, end)
-    line: Tensor = inside.asin() + (c - inside) * eps**-0.5
+    # Chosen, not added: a steep slope that comes and goes again would leave its rounding behind.
+    beyond = torch.where(c.abs() > end, (c - inside.detach()) * eps**-0.5, 0.0)
+    line: Tensor = inside.asin() + beyond
     return line + (c.clamp(-1, 1).asin() - line).detach()  # the value is exact
 
 

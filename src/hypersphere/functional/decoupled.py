@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from ..registry import unknown_name
+from ._kernels.decoupled.accelerated import accelerated_layer
 from ._kernels.decoupled.convolution import (
     Geometry,
     autocast_type,
@@ -33,8 +34,9 @@ from ._kernels.decoupled.convolution import (
     resolve_geometry,
 )
 from ._kernels.decoupled.directions import unit_rows
+from ._kernels.decoupled.native.layer import native_layer
 from ._kernels.decoupled.norms import with_norms
-from ._kernels.decoupled.numbers import one, scaled
+from ._kernels.decoupled.numbers import one, placed, scaled
 from ._kernels.decoupled.plain import Inputs, OperatorSettings
 from ._kernels.decoupled.tiled import apply_operator
 from .angles import row_norm
@@ -276,23 +278,27 @@ def _decoupled(
     if weighted is not None:
         length = row_norm(rows.to(torch.promote_types(rows.dtype, torch.float32)))
         radius, scale = _weigh(length, op, radius, weighted, scale)
-    kernel = unit_rows(rows).view_as(weight).to(x.dtype)
     wide = torch.promote_types(x.dtype, torch.float32)
+    rho = placed(radius, x, wide) if op.magnitude.has_radius else one(x, wide)
+    learned_k = placed(k, x, wide) if isinstance(k, Tensor) and op.k is not None else None
     own_norm = norm is None
+    if norm is None and not callable(mean_norm):
+        relative = scaled(rho, mean_norm) if op.magnitude.has_radius else None
+        out = native_layer(x, weight, op, relative, learned_k, scale, bias)
+        if out is not None:
+            return out
+    kernel = unit_rows(rows).view_as(weight).to(x.dtype)
     if norm is None:
+        inputs = Inputs(x, x, kernel, rho, learned_k, scale, bias)
+        layer = accelerated_layer(inputs, mean_norm, op)
+        if layer is not None:
+            return layer
         x, norm = with_norms(x, tuple(kernel.shape[2:]), op.geometry)
     else:
         _check_norm(norm, x, weight, op.geometry)
     mean = mean_norm(norm) if callable(mean_norm) else mean_norm
-    inputs = Inputs(
-        x,
-        norm,
-        kernel,
-        scaled(_tensor(radius, x, wide), mean) if op.magnitude.has_radius else one(x, wide),
-        _tensor(k, x, wide) if isinstance(k, Tensor) and op.k is not None else None,
-        scale,
-        bias,
-    )
+    rho = scaled(rho, mean) if op.magnitude.has_radius else rho
+    inputs = Inputs(x, norm, kernel, rho, learned_k, scale, bias)
     return apply_operator(inputs, op, own_norm)
 
 
@@ -387,10 +393,3 @@ def _check_shapes(x: Tensor, weight: Tensor, groups: int) -> bool:
     if groups < 1 or weight.shape[0] % groups:
         raise ValueError(f"expected filters in equal groups, got {weight.shape[0]} in {groups}")
     return x.ndim == weight.ndim
-
-
-def _tensor(value: float | Tensor, like: Tensor, dtype: torch.dtype) -> Tensor:
-    if isinstance(value, Tensor):
-        same = value.dtype == dtype and value.device == like.device
-        return value if same else value.to(device=like.device, dtype=dtype)
-    return torch.full((), value, device=like.device, dtype=dtype)

@@ -12,6 +12,7 @@ from ._kernels.orthogonal.packed import pack_skew, packed_length, packed_size, u
 from ._kernels.orthogonal.rotations import skew
 from ._kernels.orthogonal.spectra import spectrum
 from ._kernels.orthogonal.triangular import triangular
+from .host import can_look
 
 METHODS = (
     "gram_schmidt",
@@ -108,6 +109,40 @@ def apply_orthogonal(U: Tensor, V: Tensor, method: str = "gram_schmidt") -> Tens
     return rotated.reshape(V.shape).to(V.dtype)
 
 
+def apply_packed(numbers: Tensor, V: Tensor, method: str) -> Tensor:
+    """:func:`apply_orthogonal` for a U of which only the numbers above the diagonal are stored.
+
+    Args:
+        numbers: (..., d (d - 1) / 2), row by row.
+        V: (..., d, n), with the same leading dimensions.
+        method: "cayley" or "exponential".
+
+    Returns:
+        (..., d, n), in the type of V.
+
+    >>> U, V = torch.randn(6, 6), torch.randn(6, 3)
+    >>> W = apply_packed(pack_skew(U), V, "cayley")
+    >>> torch.allclose(W, apply_orthogonal(U, V, "cayley"), atol=1e-5)
+    True
+    """
+    d, n = V.shape[-2:]
+    batch = numbers.shape[:-1].numel()
+    wide = numbers.dtype == V.dtype and V.dtype.itemsize >= 4
+    if (
+        method == "cayley"
+        and wide
+        and 0 < n <= d
+        and (batch == 1 or (batch > 1 and d > _SMALL))
+        and can_look(numbers)
+    ):
+        lead = () if batch == 1 else (batch,)
+        columns = V.reshape(*lead, d, n)
+        with torch.autocast(device_type=V.device.type, enabled=False):
+            rotated: Tensor = Cayley.apply(numbers.reshape(*lead, -1), columns, True)
+        return rotated.reshape(V.shape)
+    return apply_orthogonal(unpacked_skew(numbers, d), V, method)
+
+
 def random_rotation(
     d: int,
     batch: tuple[int, ...] = (),
@@ -166,7 +201,7 @@ def _act(U: Tensor, V: Tensor, method: str) -> Tensor:
     if n > d:
         return _act(U, torch.eye(d, dtype=U.dtype, device=U.device).expand_as(U), method) @ V
     if method == "cayley":
-        rotated: Tensor = Cayley.apply(U, V)
+        rotated: Tensor = Cayley.apply(U, V, False)
         return rotated
     if method in ("loewdin", "exponential"):
         return series(U, V, method)

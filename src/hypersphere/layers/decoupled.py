@@ -39,6 +39,9 @@ _FUSIONS = ("fuse_conv_bn_eval", "fuse_linear_bn_eval")
 
 def _leaf_of_trace(layer: nn.Module, x: Any) -> Any:
     """The call of a layer as one node of torch.fx, as those of torch's own layers are."""
+    if x.tracer.root is layer:  # which has no name of its own there
+        x.tracer.root = nn.ModuleDict({"layer": layer})
+        return x.tracer.create_proxy("call_module", "layer", (x,), {})
     return x.tracer.create_proxy("call_module", x.tracer.path_of_module(layer), (x,), {})
 
 

@@ -47,11 +47,20 @@ class RunningNorm(nn.Module):
         self.mean.fill_(1)
         self.batches.zero_()
 
+    @property
+    def is_batch_mean(self) -> bool:
+        """Whether the output is the mean of the input alone, so that a kernel may do its part."""
+        return self.training and not self._is_shared
+
+    @property
+    def _is_shared(self) -> bool:
+        return self.sync and distributed.is_available() and distributed.is_initialized()
+
     def forward(self, norm: Tensor) -> Tensor:
         if not self.training:
             return self.mean
         state = (self.mean, self.batches, self.momentum, is_first_forward())
-        if self.sync and distributed.is_available() and distributed.is_initialized():
+        if self._is_shared:
             total = _SumOverProcesses.apply(norm.sum())  # type: ignore[no-untyped-call]
             patches = _SumOverProcesses.apply(norm.new_full((), norm.numel()))  # type: ignore[no-untyped-call]
             return follow(total / patches.clamp_min(1), *state)

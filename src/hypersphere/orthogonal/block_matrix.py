@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..functional.orthogonalize import (
+    apply_packed,
     determinants,
     pack_skew,
     packed_length,
@@ -149,19 +150,25 @@ class Matrix(nn.Module):
     def forward(self, rows: Tensor) -> Tensor:
         self._check_orthogonal()
         sets, stored = self.U.shape[:2]
-        size, U = self.size, self.square()
+        size = self.size
         if sets * stored > 1 and size <= FORMED:
-            with torch.autocast(device_type=U.device.type, enabled=False):
-                R = matrix(U, self.method, self.bandwidth)
+            with torch.autocast(device_type=self.U.device.type, enabled=False):
+                R = self.matrix()
                 work = torch.promote_types(R.dtype, rows.dtype)
                 return times_blocks(rows.to(work), R.to(work).mT).to(rows.dtype)
         if sets == stored == 1:  # one matrix: nothing to take apart, which is quicker
             columns = rows.reshape(-1, size).mT
-            turned = apply(U.view(size, size), columns, self.method, self.bandwidth)
-            return turned.mT.reshape(rows.shape)
+            return self._applied(self.U.view(self.U.shape[2:]), columns).mT.reshape(rows.shape)
         columns = rows.reshape(sets, -1, stored, size).permute(0, 2, 3, 1)
-        turned = apply(U, columns, self.method, self.bandwidth)
-        return turned.permute(0, 3, 1, 2).reshape(rows.shape)
+        return self._applied(self.U, columns).permute(0, 3, 1, 2).reshape(rows.shape)
+
+    def _applied(self, U: Tensor, columns: Tensor) -> Tensor:
+        """R V for the parameter U, or one block of it, and columns V."""
+        if self.method in PACKED and self.method in CONSTRUCTED:
+            return apply_packed(U, columns, self.method)
+        if self.method in PACKED:
+            U = unpacked_skew(U, self.size)
+        return apply(U, columns, self.method, self.bandwidth)
 
     def turn_inputs(self, rows: Tensor) -> Tensor:
         """R^T x for inputs, as W (R^T x) = (W R^T) x: the other side of the same map.

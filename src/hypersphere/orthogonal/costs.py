@@ -16,9 +16,9 @@ __all__ = ["memory_estimate", "trained_numbers"]
 # tensors of the size of the weight, and matrices where R is formed from small blocks.
 _HELD: dict[str, tuple[float, float, float]] = {
     "cayley": (3.6, 6.4, 6.2),
-    "exponential": (3.6, 24.4, 23.0),
-    "gram_schmidt": (4.8, 5.2, 9.0),
-    "householder": (4.8, 6.2, 10.5),
+    "exponential": (3.6, 28.4, 22.7),
+    "gram_schmidt": (6.7, 6.0, 12.0),
+    "householder": (6.7, 7.0, 12.7),
     "loewdin": (4.1, 10.9, 10.5),
     "ogd": (5.9, 1.1, 5.0),
     "none": (2.4, 1.6, 3.5),

@@ -2,15 +2,40 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
 
-from .convolution import Geometry
+from .convolution import Geometry, is_traced
 from .plain import Inputs, OperatorSettings
 from .routes import fits_triton, route
 from .whole import whole_operator
+from .whole_layer import whole_layer
 from .whole_norms import WholeNorms
 
-__all__ = ["accelerated_norms", "accelerated_operator", "accelerated_rows"]
+__all__ = [
+    "accelerated_layer",
+    "accelerated_norms",
+    "accelerated_operator",
+    "accelerated_rows",
+]
+
+
+def accelerated_layer(inputs: Inputs, mean_norm: Any, op: OperatorSettings) -> Tensor | None:
+    """f(w, x) of inputs without norms, if the radius counts in units of their mean.
+
+    None where this is not one function: if Triton computes it, if something traces it, and if
+    `mean_norm` is not simply the mean of what it is given, which its `is_batch_mean` tells.
+    """
+    if (
+        is_traced()
+        or route(inputs.x) != "whole"
+        or inputs.radius.ndim != 1
+        or not (op.angular.is_fused and op.magnitude.is_fused and op.magnitude.has_radius)
+        or not getattr(mean_norm, "is_batch_mean", False)
+    ):
+        return None
+    return whole_layer(inputs, mean_norm, op)
 
 
 def accelerated_operator(inputs: Inputs, op: OperatorSettings) -> Tensor:

@@ -53,6 +53,12 @@ class TiledActivation:
         """grad g'(c) over its factor, finite at c = +-1; value is value(c) if known already."""
         raise NotImplementedError
 
+    def through_slope_and_value(
+        self, grad: Tensor, c: Tensor, value: Tensor, new: Workspace
+    ) -> tuple[Tensor, Tensor]:
+        """through_slope, and grad value(c), both of whole tensors."""
+        return self.through_slope(grad, c, value, new), grad * value
+
     def through_slope_and_k(
         self, grad: Tensor, c: Tensor, new: Workspace
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
@@ -124,7 +130,7 @@ class TiledArcsin(TiledActivation):
     factors = (2 / math.pi, 2 / math.pi)
 
     def __init__(self, like: Tensor, eps: float) -> None:
-        self.above_one = shared_number(1 + eps, like.device, like.dtype)
+        self.device, self.dtype, self.eps = like.device, like.dtype, eps
 
     def value(self, c: Tensor, new: Workspace) -> Tensor:
         return torch.asin(c, out=new())
@@ -132,11 +138,25 @@ class TiledArcsin(TiledActivation):
     def through_slope(
         self, grad: Tensor, c: Tensor, value: Tensor | None, new: Workspace
     ) -> Tensor:
-        return self._inverse_sine(c, new).mul_(grad)
+        return self._inverse_sine(c, new).mul_(self._outer_slope(grad, value, c, new))
 
-    def _inverse_sine(self, c: Tensor, new: Workspace) -> Tensor:
+    def through_slope_and_value(
+        self, grad: Tensor, c: Tensor, value: Tensor, new: Workspace
+    ) -> tuple[Tensor, Tensor]:
+        inverse, outer = self._inverse_sine(c, new), self._outer_slope(grad, value, c, new)
+        slope, product = torch._foreach_mul([inverse, grad], [outer, value])  # in one launch
+        return slope, product
+
+    def _outer_slope(self, grad: Tensor, value: Tensor | None, c: Tensor, new: Workspace) -> Tensor:
+        """grad times the derivative of g in the angle, over its factor."""
+        return grad
+
+    def _inverse_sine(self, c: Tensor, new: Workspace, times: int = 1) -> Tensor:
+        """times / sin(theta), where `times` is a power of 2."""
         # sin^2 = 1 - c^2 is known up to the rounding of c; so much is added, and it cannot be 0.
-        return torch.addcmul(self.above_one, c, c, value=-1, out=new()).rsqrt_()
+        part = 1 / times**2
+        above_one = shared_number((1 + self.eps) * part, self.device, self.dtype)
+        return torch.addcmul(above_one, c, c, value=-part, out=new()).rsqrt_()
 
 
 class TiledTanh(TiledArcsin):
@@ -159,24 +179,44 @@ class TiledTanh(TiledArcsin):
         else:
             self.half_over_k, last = 0.5 / k, math.tanh(math.pi / 4 / k)
             self.factors = (1 / last, self.half_over_k / last)
+        self.over_k = 2 * self.half_over_k
 
     def value(self, c: Tensor, new: Workspace) -> Tensor:
         angle = torch.asin(c, out=new())
-        # k = 1/2 needs no factor.
-        one = isinstance(self.half_over_k, float) and self.half_over_k == 1
-        return _tanh(angle if one else angle.mul_(self.half_over_k), new)
+        if new.fresh:
+            # k = 1/2 needs no factor.
+            one = isinstance(self.half_over_k, float) and self.half_over_k == 1
+            return (angle if one else angle.mul_(self.half_over_k)).tanh_()
+        return _tanh_of_sigmoid(self._sigmoid(angle, angle))
+
+    def _sigmoid(self, angle: Tensor, out: Tensor) -> Tensor:
+        # tanh(x) = 2 sigmoid(2x) - 1, which takes a quarter of the time: the sigmoid has vector
+        # instructions everywhere, the tangent only in some libraries on some processors.
+        return torch.mul(angle, self.over_k, out=out).sigmoid_()
 
     def through_slope(
         self, grad: Tensor, c: Tensor, value: Tensor | None, new: Workspace
     ) -> Tensor:
+        if value is None and not new.fresh:
+            # 1 - tanh^2 = 4 sigmoid (1 - sigmoid)
+            angle = torch.asin(c, out=new())
+            sigmoid = self._sigmoid(angle, angle)
+            torch.ops.aten.sigmoid_backward.grad_input(grad, sigmoid, grad_input=sigmoid)
+            return self._inverse_sine(c, new, times=4).mul_(sigmoid)
+        return super().through_slope(grad, c, value, new)
+
+    def _outer_slope(self, grad: Tensor, value: Tensor | None, c: Tensor, new: Workspace) -> Tensor:
         value = self.value(c, new) if value is None else value
-        return self._inverse_sine(c, new).mul_(_times_one_minus_square(grad, value, new))
+        return _times_one_minus_square(grad, value, new)
 
     def through_slope_and_k(
         self, grad: Tensor, c: Tensor, new: Workspace
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         angle = torch.asin(c, out=new())
-        tanh = _tanh(torch.mul(angle, self.half_over_k, out=new()), new)
+        if new.fresh:
+            tanh = torch.mul(angle, self.half_over_k, out=new()).tanh_()
+        else:
+            tanh = _tanh_of_sigmoid(self._sigmoid(angle, new()))
         slope = _times_one_minus_square(grad, tanh, new)
         return self._inverse_sine(c, new).mul_(slope), (tanh.mul_(grad), angle.mul_(slope))
 
@@ -188,16 +228,10 @@ class TiledTanh(TiledArcsin):
         return factor * (math.pi / 2 * (1 - end * end) / end * sums[0] - sums[1])
 
 
-def _tanh(x: Tensor, new: Workspace) -> Tensor:
-    """tanh(x) in the place of x, to the rounding error of numbers around 1.
-
-    On a processor 2 sigmoid(2x) - 1, which takes a quarter of the time: the sigmoid has vector
-    instructions everywhere, the tangent only in some libraries on some processors.
-    """
-    if new.fresh:
-        return x.tanh_()
-    minus_one = shared_number(-1.0, x.device, x.dtype)
-    return torch.add(minus_one, x.mul_(2).sigmoid_(), alpha=2, out=x)
+def _tanh_of_sigmoid(sigmoid: Tensor) -> Tensor:
+    """2 sigmoid - 1 in its place, to the rounding error of numbers around 1."""
+    minus_one = shared_number(-1.0, sigmoid.device, sigmoid.dtype)
+    return torch.add(minus_one, sigmoid, alpha=2, out=sigmoid)
 
 
 def _times_one_minus_square(grad: Tensor, value: Tensor, new: Workspace) -> Tensor:

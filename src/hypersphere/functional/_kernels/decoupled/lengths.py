@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import torch
 from torch import Tensor
 
-from .numbers import shared_number
+from .numbers import product, quotient, shared_number
 from .workspace import Workspace
 
 if TYPE_CHECKING:
@@ -131,7 +131,15 @@ class SharedLengths(_Lengths):
 
 
 class FilterLengths(_Lengths):
-    """h of a radius per filter, from the formulas of any magnitude."""
+    """h of a radius per filter, from the formulas of any magnitude.
+
+    The first methods work on tiles. `keep`, `from_kept`, `whole_terms` and `through_ratio` serve
+    whole.py, which keeps a tensor of the forward pass for the backward one.
+    """
+
+    # Whether h(t n; t rho) = h(n; rho): then dh/drho is -n h' / rho, and `whole_terms` leaves the
+    # division to the sums over the patches.
+    is_relative = False
 
     @cached_property
     def zero(self) -> Tensor:
@@ -166,12 +174,10 @@ class FilterLengths(_Lengths):
         """h(n) of one tile, over what `factor` holds of it."""
         return self.function.value(self.norm[rows], self.alpha, self.beta, self.radius)
 
-    def terms(
-        self, t: Tensor, rows: slice, new: Workspace, h: Tensor | None = None
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def terms(self, t: Tensor, rows: slice, new: Workspace) -> tuple[Tensor, Tensor, Tensor]:
         """t h', t dh/drho and r(n) of one tile, over what `factor` and `gradients` hold of them.
 
-        The caller writes into the first and the last. h is `h(rows)` if it was kept.
+        The caller writes into the first and the last.
         """
         settings = (self.norm[rows], self.alpha, self.beta, self.radius)
         ratio, slope, of_radius = self.function.ratio_and_slopes(*settings)
@@ -187,6 +193,31 @@ class FilterLengths(_Lengths):
     def radius_gradient(self, sums: Tensor, radius: Tensor, factor: float) -> Tensor:
         """The gradient in rho from the sums over the patches: with what `terms` leaves out."""
         return sums if factor == 1 else sums * factor
+
+    @property
+    def radius_factor(self) -> float:
+        """The number that the products of `whole_terms` leave to their sums."""
+        return 1.0
+
+    def keep(self) -> Tensor:
+        """What the backward pass will want to know of h, of all patches and filters."""
+        return self.function.value(self.norm, self.alpha, self.beta, self.radius)
+
+    def from_kept(self, kept: Tensor) -> Tensor:
+        """h(n), over what `factor` holds of it."""
+        return kept
+
+    def whole_terms(self, t: Tensor, kept: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """t h' in new memory, and two tensors whose product is t dh/drho, or t h' n."""
+        settings = (self.norm, self.alpha, self.beta, self.radius)
+        _, slope, of_radius = self.function.ratio_and_slopes(*settings)
+        assert of_radius is not None  # only magnitudes with a radius have one per filter
+        return t * slope, t, of_radius
+
+    def through_ratio(self, a: Tensor, kept: Tensor, factor: float) -> Tensor:
+        """factor a r(n)."""
+        ratio = self.function.ratio(self.norm, self.alpha, self.beta, self.radius)
+        return product(a, ratio, factor)
 
 
 class _OverAlpha(FilterLengths):
@@ -214,11 +245,12 @@ class _OverAlpha(FilterLengths):
     def inverse(self) -> Tensor:
         return self.floored.reciprocal()
 
-    def over_radius(self, value: Tensor, out: Tensor, new: Workspace) -> Tensor:
-        """value / rho; a product is faster, but one launch more, see whole.py."""
-        if new.fresh:
-            return torch.div(value, self.radius, out=out)
+    def over_radius(self, value: Tensor, out: Tensor) -> Tensor:
+        """value / rho."""
         return torch.mul(value, self.inverse_radius, out=out)
+
+    def through_ratio(self, a: Tensor, kept: Tensor, factor: float) -> Tensor:
+        return product(a, kept / self.floored, factor)
 
     def radius_gradient(self, sums: Tensor, radius: Tensor, factor: float) -> Tensor:
         return torch.addcdiv(
@@ -229,43 +261,64 @@ class _OverAlpha(FilterLengths):
 class TiledBall(_OverAlpha):
     """h = min(n / rho, 1)."""
 
-    def h(self, rows: slice, new: Workspace) -> Tensor:
-        return self.over_radius(self.floored[rows], new(), new).clamp_max_(1)
+    is_relative = True
 
-    def terms(
-        self, t: Tensor, rows: slice, new: Workspace, h: Tensor | None = None
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def h(self, rows: slice, new: Workspace) -> Tensor:
+        return self.over_radius(self.floored[rows], new()).clamp_max_(1)
+
+    def terms(self, t: Tensor, rows: slice, new: Workspace) -> tuple[Tensor, Tensor, Tensor]:
         n = self.norm[rows]
         through = torch.le(n, self.radius, out=new()).mul_(t)
-        through = self.over_radius(through, through, new)
+        through = self.over_radius(through, through)
         of_radius = torch.mul(through, n, out=new())
-        if h is not None:
-            return through, of_radius, torch.div(h, self.floored[rows], out=new())
         return through, of_radius, torch.maximum(n, self.radius, out=new()).reciprocal_()
+
+    def keep(self) -> Tensor:
+        return self.floored / self.radius
+
+    def from_kept(self, kept: Tensor) -> Tensor:
+        return kept.clamp_max(1)
+
+    def whole_terms(self, t: Tensor, kept: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        # t where n / rho is 1 at most, that is, below the next number; 0 elsewhere.
+        end = 1 + torch.finfo(kept.dtype).eps
+        inside: Tensor = torch.ops.aten.hardtanh_backward(t, kept, -1.0, end)
+        through = inside.div_(self.radius)
+        return through, through, self.floored
+
+    def through_ratio(self, a: Tensor, kept: Tensor, factor: float) -> Tensor:
+        return quotient(a, torch.maximum(self.floored, self.radius), factor)
 
 
 class TiledTanhLength(_OverAlpha):
     """h = tanh(n / rho)."""
 
+    is_relative = True
+
+    @cached_property
+    def minus_two_over_radius(self) -> Tensor:
+        return self.inverse_radius * -2
+
     def h(self, rows: slice, new: Workspace) -> Tensor:
-        x = self.over_radius(self.floored[rows], new(), new)
-        if new.fresh:
-            return x.tanh_()
+        n = self.floored[rows]
         # -e / (e + 2) with e = exp(-2x) - 1: faster on processors, and as exact for a small x.
-        e = x.mul_(-2).expm1_()
+        e = torch.mul(n, self.minus_two_over_radius, out=new()).expm1_()
         return e.div_(torch.add(shared_number(-2.0, e.device, e.dtype), e, alpha=-1, out=new()))
 
-    def terms(
-        self, t: Tensor, rows: slice, new: Workspace, h: Tensor | None = None
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def terms(self, t: Tensor, rows: slice, new: Workspace) -> tuple[Tensor, Tensor, Tensor]:
         n = self.norm[rows]
-        tanh = self.h(rows, new) if h is None else h
+        tanh = self.h(rows, new)
         through = torch.ops.aten.tanh_backward.grad_input(t, tanh, grad_input=new())
-        through = self.over_radius(through, through, new)
+        through = self.over_radius(through, through)
         of_radius = torch.mul(through, n, out=new())
-        if h is not None:
-            return through, of_radius, torch.div(h, self.floored[rows], out=new())
         return through, of_radius, tanh.mul_(self.inverse[rows])
+
+    def keep(self) -> Tensor:
+        return (self.floored / self.radius).tanh_()
+
+    def whole_terms(self, t: Tensor, kept: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        through: Tensor = torch.ops.aten.tanh_backward(t, kept).div_(self.radius)
+        return through, through, self.floored
 
 
 class TiledSegmented(_OverAlpha):
@@ -276,18 +329,26 @@ class TiledSegmented(_OverAlpha):
         # (1 - beta) min(n, rho) + beta n
         return torch.minimum(n, self.radius, out=new()).lerp_(n.expand(new.shape), self.beta)
 
-    def terms(
-        self, t: Tensor, rows: slice, new: Workspace, h: Tensor | None = None
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def terms(self, t: Tensor, rows: slice, new: Workspace) -> tuple[Tensor, Tensor, Tensor]:
         beyond = torch.gt(self.norm[rows], self.radius, out=new()).mul_(t)
         through = torch.sub(t, beyond, alpha=1 - self.beta, out=new())
-        if h is not None:
-            return through, beyond, torch.div(h, self.floored[rows], out=new())
         ratio = torch.mul(self.inverse[rows], self.radius, out=new()).clamp_max_(1)
         return through, beyond, ratio.mul_(1 - self.beta).add_(self.beta)
 
     def radius_gradient(self, sums: Tensor, radius: Tensor, factor: float) -> Tensor:
         return sums * (factor * (1 - self.beta))
+
+    @property
+    def radius_factor(self) -> float:
+        return 1 - self.beta
+
+    def keep(self) -> Tensor:
+        least = torch.minimum(self.floored, self.radius)
+        return least.lerp_(self.floored.expand_as(least), self.beta)
+
+    def whole_terms(self, t: Tensor, kept: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        beyond = torch.gt(self.floored, self.radius, out=torch.empty_like(t))
+        return torch.addcmul(t, t, beyond, value=self.beta - 1), t, beyond
 
 
 Lengths: TypeAlias = SharedLengths | FilterLengths

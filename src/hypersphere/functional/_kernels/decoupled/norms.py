@@ -5,7 +5,8 @@ from __future__ import annotations
 from torch import Tensor
 
 from .accelerated import accelerated_norms
-from .convolution import Geometry, is_traced
+from .convolution import Geometry, is_compiled, is_traced
+from .native.for_compiler import compiled_native_norms
 from .native.norms import native_norms
 from .patch_norms import PatchNorms, plain_patch_norms
 from .routes import route
@@ -20,6 +21,10 @@ def with_norms(
 
     Use the returned x from here on: its gradient is cheaper than that of the x given.
     """
+    if is_compiled() and geometry is not None:
+        norm = compiled_native_norms(x, size, geometry)
+        if norm is not None:
+            return x, norm
     if is_traced():
         return x, plain_patch_norms(x, size, geometry)
     if route(x) != "tiled":

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .convolution import is_traced
 
-__all__ = ["one", "scaled", "shared_number"]
+__all__ = ["one", "placed", "product", "quotient", "scaled", "shared_number"]
 
 
 def one(like: Tensor, dtype: torch.dtype) -> Tensor:
@@ -27,6 +27,28 @@ def shared_number(
     """A number on a device, made once: do not write into it."""
     with torch.inference_mode(False):  # it may be used in the mode and out of it
         return torch.full(shape, value, dtype=dtype, device=device)
+
+
+def product(value: Tensor, other: Tensor, factor: float) -> Tensor:
+    """factor value other in one launch."""
+    if factor == 1:
+        return value * other
+    return torch.addcmul(shared_number(0.0, value.device, value.dtype), value, other, value=factor)
+
+
+def quotient(value: Tensor, other: Tensor, factor: float) -> Tensor:
+    """factor value / other in one launch."""
+    if factor == 1:
+        return value / other
+    return torch.addcdiv(shared_number(0.0, value.device, value.dtype), value, other, value=factor)
+
+
+def placed(value: float | Tensor, like: Tensor, dtype: torch.dtype) -> Tensor:
+    """A number as a tensor where `like` lies; a tensor is taken there."""
+    if isinstance(value, Tensor):
+        same = value.dtype == dtype and value.device == like.device
+        return value if same else value.to(device=like.device, dtype=dtype)
+    return torch.full((), value, device=like.device, dtype=dtype)
 
 
 def scaled(values: Tensor, factor: Tensor | float) -> Tensor:

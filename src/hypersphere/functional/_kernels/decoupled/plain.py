@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from .convolution import Geometry, correlate
+from .patch_norms import plain_patch_norms
 
 if TYPE_CHECKING:
     from ...angular_functions import AngularFunction
@@ -151,9 +152,22 @@ def plain_operator(inputs: Inputs, op: OperatorSettings) -> Tensor:
 
 
 def differentiable_gradients(
-    grad: Tensor, inputs: Inputs, needed: Sequence[bool], op: OperatorSettings
+    grad: Tensor,
+    inputs: Inputs,
+    needed: Sequence[bool],
+    op: OperatorSettings,
+    own_norm: bool = False,
 ) -> Iterator[Tensor | None]:
-    """The gradients of f in the inputs that need one, to be differentiated again."""
+    """The gradients of f in the inputs that need one, to be differentiated again.
+
+    With `own_norm`, that of x includes what flows through its patch norms.
+    """
+    # One input may depend on another, as the radius on the mean of the norms: without views, what
+    # flows through it would count twice.
+    inputs = Inputs(*(t if t is None else t.view_as(t) for t in inputs))  # type: ignore[arg-type]
+    if own_norm:
+        norm = plain_patch_norms(inputs.x, tuple(inputs.kernel.shape[2:]), op.geometry)
+        inputs, needed = inputs._replace(norm=norm), (needed[0], False, *needed[2:])
     wanted = [t for t, need in zip(inputs, needed, strict=True) if need and t is not None]
     out = plain_operator(inputs, op)
     found = iter(torch.autograd.grad(out, wanted, grad, create_graph=True, allow_unused=True))

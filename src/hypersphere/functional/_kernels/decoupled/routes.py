@@ -12,7 +12,8 @@ triton     accelerators for which Triton compiles,     one kernel forward, one b
            float32, float16 and bfloat16
 =========  ==========================================  =============================================
 
-What traces the operations (torch.compile, export, torch.func) sees none of these routes.
+What traces the operations (torch.compile, export, torch.func) sees none of these routes, but for
+torch.compile on a processor, which calls the passes in C++: native/opaque.py.
 """
 
 from __future__ import annotations

@@ -32,6 +32,7 @@ from .convolution import (
     memory_for_gradient,
 )
 from .lengths import Lengths, SharedLengths
+from .native.for_compiler import compiled_native_operator
 from .native.operator import native_operator
 from .plain import (
     Inputs,
@@ -55,7 +56,8 @@ def apply_operator(inputs: Inputs, op: OperatorSettings, own_norm: bool = False)
     if not (op.angular.is_fused and op.magnitude.is_fused):
         return plain_operator(inputs, op)
     if is_compiled():
-        return compiled_operator(inputs, op)
+        out = compiled_native_operator(inputs, op)
+        return compiled_operator(inputs, op) if out is None else out
     if is_traced():
         return plain_operator(inputs, op)
     if route(inputs.x) != "tiled":
@@ -63,8 +65,8 @@ def apply_operator(inputs: Inputs, op: OperatorSettings, own_norm: bool = False)
     native = native_operator(inputs, op, own_norm)
     if native is not None:
         return native
-    out: Tensor = _Fused.apply(op, *inputs)  # type: ignore[no-untyped-call]
-    return out
+    fused: Tensor = _Fused.apply(op, *inputs)  # type: ignore[no-untyped-call]
+    return fused
 
 
 _taking = threading.Lock()

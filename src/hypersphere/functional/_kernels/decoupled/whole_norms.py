@@ -1,6 +1,6 @@
-"""Patch norms for accelerators: whole tensors, and sums over windows in a single launch.
+"""Patch norms for accelerators: whole tensors, and norms over windows in a single launch.
 
-n^2 = sum over the window of the sum of x^2 over the channels
+n = the norm over the window of the norms over the channels
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from torch import Tensor
 
 from .convolution import Geometry
 from .patch_norms import keep_norms, plain_gradient
-from .pooling import spread_windows, sum_windows
+from .pooling import spread_windows
 
-__all__ = ["WholeNorms"]
+__all__ = ["WholeNorms", "norms_to_pixels", "whole_norms"]
 
 
 class WholeNorms(torch.autograd.Function):
@@ -25,7 +25,7 @@ class WholeNorms(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, size: tuple[int, ...], geometry: Geometry | None
     ) -> tuple[Tensor, Tensor]:
-        norm = _norms(x, size, geometry)
+        norm = whole_norms(x, size, geometry)
         return keep_norms(ctx, x, norm, size, geometry)
 
     @staticmethod
@@ -37,22 +37,58 @@ class WholeNorms(torch.autograd.Function):
         x, norm = ctx.saved_tensors
         # Nothing flows through the norm of a zero patch, which counts as infinitely long here.
         spread = grad_norm / torch.threshold(norm, 0.0, math.inf)
-        shape = (*norm.shape[:2], *x.shape[2:])
-        pixel = spread_windows(spread, shape, ctx.size, ctx.geometry)
-        pixel = pixel if pixel.dtype == x.dtype else pixel.to(x.dtype)
-        if norm.shape[1] > 1:
-            pixel = pixel.repeat_interleave(x.shape[1] // norm.shape[1], 1)
+        pixel = norms_to_pixels(spread, x, ctx.size, ctx.geometry)
         if grad_x is None:
             return x * pixel, None, None
         return torch.addcmul(grad_x, x, pixel), None, None
 
 
-def _norms(x: Tensor, size: tuple[int, ...], geometry: Geometry | None) -> Tensor:
+def norms_to_pixels(
+    spread: Tensor, x: Tensor, size: tuple[int, ...], geometry: Geometry | None
+) -> Tensor:
+    """What the windows of each pixel ask for, ready to multiply x: `spread` is df/dn / n."""
+    shape = (*spread.shape[:2], *x.shape[2:])
+    pixel = spread_windows(spread, shape, size, geometry)
+    pixel = pixel if pixel.dtype == x.dtype else pixel.to(x.dtype)
+    groups = spread.shape[1]
+    return pixel if groups == 1 else pixel.repeat_interleave(x.shape[1] // groups, 1)
+
+
+def whole_norms(x: Tensor, size: tuple[int, ...], geometry: Geometry | None) -> Tensor:
+    """|x| of every patch, or of every row if geometry is None: (B, groups, ...)."""
     wide = torch.promote_types(x.dtype, torch.float32)
     groups = 1 if geometry is None else geometry.groups
     channels = x if groups == 1 else x.unflatten(1, (groups, -1))  # type: ignore[no-untyped-call]
     dim = 1 if groups == 1 else 2
-    norm: Tensor = torch.linalg.vector_norm(channels, dim=dim, keepdim=groups == 1, dtype=wide)
+    options = {"dim": dim, "keepdim": groups == 1, "dtype": wide}
     if geometry is None:
-        return norm
-    return sum_windows(norm.square_(), size, geometry).sqrt_()
+        rows: Tensor = torch.linalg.vector_norm(channels, **options)
+        return rows
+    if any(geometry.padding):
+        # The norms of the pixels go straight between zeros.
+        sides = [n + 2 * pad for n, pad in zip(x.shape[2:], geometry.padding, strict=True)]
+        pixels = torch.zeros(len(x), groups, *sides, dtype=wide, device=x.device)
+        inner = pixels
+        for axis, pad in enumerate(geometry.padding, 2):
+            inner = inner.narrow(axis, pad, x.shape[axis])
+        torch.linalg.vector_norm(channels, **options, out=inner)
+    else:
+        pixels = torch.linalg.vector_norm(channels, **options)
+    windows = _windows(pixels, size, geometry)
+    norm: Tensor = torch.linalg.vector_norm(windows, dim=list(range(-len(size), 0)))
+    return norm
+
+
+def _windows(pixels: Tensor, size: tuple[int, ...], geometry: Geometry) -> Tensor:
+    """All windows of (B, G, ...) as a view (B, G, outputs..., window...)."""
+    strides = pixels.stride()[2:]
+    outputs = [
+        (n - gap * (count - 1) - 1) // step + 1
+        for n, count, step, gap in zip(
+            pixels.shape[2:], size, geometry.stride, geometry.dilation, strict=True
+        )
+    ]
+    steps = [stride * step for stride, step in zip(strides, geometry.stride, strict=True)]
+    gaps = [stride * gap for stride, gap in zip(strides, geometry.dilation, strict=True)]
+    shape = (*pixels.shape[:2], *outputs, *size)
+    return pixels.as_strided(shape, (*pixels.stride()[:2], *steps, *gaps))

@@ -14,7 +14,8 @@ from torch.autograd.function import once_differentiable
 
 from ...host import can_look, known
 from ..autograd import Function
-from .rotations import skew, stretched, upper_skew_outer
+from .packed import identity_plus_skew, pack_skew
+from .rotations import above_skew_outer, skew, stretched, upper_skew_outer
 
 # Note [Large W]
 # The condition of I - W is up to 1 + |W|_2: a skew matrix of odd size has an eigenvalue 0, beside
@@ -24,36 +25,43 @@ _LARGEST = 1e8
 
 
 class Cayley(Function):
-    """2 (I - W)^{-1} V - V: one LU for both passes."""
+    """2 (I - W)^{-1} V - V: one LU for both passes.
+
+    U is (..., d, d), or `packed`: (..., d (d - 1) / 2).
+    """
 
     @staticmethod
-    def forward(ctx: Any, U: Tensor, V: Tensor) -> Tensor:
-        ctx.shrink = None
-        factors, pivots, ctx.exchanged, Y = _solve(skew(U), V)
+    def forward(ctx: Any, U: Tensor, V: Tensor, packed: bool) -> Tensor:
+        ctx.shrink, ctx.packed = None, packed
+        factors, pivots, ctx.exchanged, Y = _solve(_identity_plus(U, V, packed), V)
         result = 2.0 * Y - V
         # Note [Large W]: only a large one makes the LU exchange rows.
         if ctx.exchanged and not torch.compiler.is_compiling() and stretched(result, V):
-            W, columns = skew(U.double()), V.double()
-            factors, pivots, ctx.exchanged, Y = _solve(W.clone(), columns)
+            A, columns = _identity_plus(U.double(), V, packed), V.double()
+            factors, pivots, ctx.exchanged, Y = _solve(A.clone(), columns)
             if stretched(2.0 * Y - columns, columns):
-                largest = W.abs().amax((-2, -1), keepdim=True)
-                ctx.shrink = (_LARGEST / largest).clamp_max(1.0)
-                factors, pivots, ctx.exchanged, Y = _solve(W * ctx.shrink, columns)
+                ctx.shrink = (_LARGEST / A.abs().amax((-2, -1), keepdim=True)).clamp_max(1.0)
+                A *= ctx.shrink
+                A.diagonal(dim1=-2, dim2=-1).fill_(1.0)
+                factors, pivots, ctx.exchanged, Y = _solve(A, columns)
             result = (2.0 * Y - columns).to(V.dtype)
         ctx.save_for_backward(factors, pivots, Y)
         return result
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         factors, pivots, Y = ctx.saved_tensors
         dtype, G = grads[0].dtype, grads[0].to(Y.dtype)
         Z = _lu_solve(factors, pivots, ctx.exchanged, G, adjoint=True).mul_(2.0)
-        grad_U = upper_skew_outer(Z.mT, Y.mT) if ctx.needs_input_grad[0] else None
-        if grad_U is not None and ctx.shrink is not None:
-            grad_U *= ctx.shrink
-        grad_V = (Z - G).to(dtype) if ctx.needs_input_grad[1] else None
-        return None if grad_U is None else grad_U.to(dtype), grad_V
+        grad_U = None
+        if ctx.needs_input_grad[0]:
+            outer = above_skew_outer if ctx.packed else upper_skew_outer
+            grad_U = outer(Z.mT, Y.mT)
+            if ctx.shrink is not None:
+                grad_U *= ctx.shrink
+            grad_U = (pack_skew(grad_U) if ctx.packed else grad_U).to(dtype)
+        return grad_U, (Z - G).to(dtype) if ctx.needs_input_grad[1] else None, None
 
 
 class CayleyMatrix(Function):
@@ -121,10 +129,18 @@ def _inverse_near_identity(W: Tensor, eye: Tensor) -> Tensor | None:
     return Y
 
 
-def _solve(W: Tensor, V: Tensor) -> tuple[Tensor, Tensor, bool, Tensor]:
-    """LU of I - W, in place of W, its pivots, whether rows were exchanged, and (I - W)^{-1} V."""
-    W.diagonal(dim1=-2, dim2=-1).add_(1.0)  # I + W, whose transpose is I - W
-    factors, pivots, exchanged = _lu(W.mT)
+def _identity_plus(U: Tensor, V: Tensor, packed: bool) -> Tensor:
+    """I + W, whose transpose is I - W."""
+    if packed:
+        return identity_plus_skew(U, V.shape[-2])
+    W = skew(U)
+    W.diagonal(dim1=-2, dim2=-1).add_(1.0)
+    return W
+
+
+def _solve(A: Tensor, V: Tensor) -> tuple[Tensor, Tensor, bool, Tensor]:
+    """LU of A^T, in place of A, its pivots, whether rows were exchanged, and A^{-T} V."""
+    factors, pivots, exchanged = _lu(A.mT)
     return factors, pivots, exchanged, _lu_solve(factors, pivots, exchanged, V)
 
 

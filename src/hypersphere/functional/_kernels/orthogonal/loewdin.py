@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -50,13 +51,13 @@ class Loewdin(Function):
             factors.append(torch.linalg.cholesky_ex(M)[0])
             before = shift
         solutions = _solve_all(factors, V.mT)
-        root = _combine(solutions, weights)  # the rows of M^{-1/2} V
-        result = (root @ U.mT).mT
+        turned = torch.cat(solutions, dim=-2) @ U.mT  # the rows of U Y_j, also for the gradient
+        result = _combine(turned.chunk(len(weights), dim=-2), weights).mT
         if stretched(result, V):  # Note [Spectra]: an eigenvalue lies outside
             ctx.near = False
             return _by_svd(ctx, U, V)
         ctx.weights = weights
-        ctx.save_for_backward(U, root, *solutions, *factors)
+        ctx.save_for_backward(U, turned, *solutions, *factors)
         return result
 
     @staticmethod
@@ -72,7 +73,7 @@ class Loewdin(Function):
             K = A @ B.mT
             F = (K - K.mT) / (sigma.unsqueeze(-1) + sigma.unsqueeze(-2))
             return (P @ F) @ Q.mT, Q @ A
-        U, root, *saved = ctx.saved_tensors
+        U, turned, *saved = ctx.saved_tensors
         weights, g = ctx.weights, G.mT
         solutions, factors = saved[: len(weights)], saved[len(weights) :]
         right = _solve_all(factors, g @ U)
@@ -80,13 +81,15 @@ class Loewdin(Function):
         if not ctx.needs_input_grad[0]:
             return None, grad_V
         # dL/dM = - sum_j w_j B_j Y_j^T with the solutions B_j, Y_j of both passes, and
-        # dL/dU = G (M^{-1/2} V)^T + U (dL/dM + dL/dM^T); in low rank as long as that is narrow.
+        # dL/dU = sum_j w_j G Y_j^T + U (dL/dM + dL/dM^T); in low rank as long as that is narrow.
         right = [b.mul_(-w) for b, w in zip(right, weights, strict=True)]
         if 2 * len(weights) * g.shape[-2] < U.shape[-1]:
-            both = torch.cat([*right, *solutions], dim=-2) @ U.mT
-            left = torch.cat([both, g], dim=-2)
-            return left.mT @ torch.cat([*solutions, *right, root], dim=-2), grad_V
+            whole = torch.cat([w * g for w in weights], dim=-2)
+            whole += torch.cat(right, dim=-2) @ U.mT
+            left = torch.cat([whole, turned], dim=-2)
+            return left.mT @ torch.cat([*solutions, *right], dim=-2), grad_V
         grad_M = torch.cat(right, dim=-2).mT @ torch.cat(solutions, dim=-2)
+        root = _combine(solutions, weights)  # the rows of M^{-1/2} V
         return (G @ root).add_(U @ (grad_M + grad_M.mT)), grad_V
 
 
@@ -99,7 +102,7 @@ def _solve_all(factors: list[Tensor], rows: Tensor) -> list[Tensor]:
     return solutions
 
 
-def _combine(parts: list[Tensor], weights: list[float]) -> Tensor:
+def _combine(parts: Sequence[Tensor], weights: list[float]) -> Tensor:
     total = weights[0] * parts[0]
     for part, w in zip(parts[1:], weights[1:], strict=True):
         total.add_(part, alpha=w)

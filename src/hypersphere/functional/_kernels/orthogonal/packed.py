@@ -44,6 +44,14 @@ def _make_places(d: int, device: torch.device) -> tuple[Tensor, Tensor]:
 _cached_places = functools.lru_cache(maxsize=32)(_make_places)
 
 
+def _taken(numbers: Tensor, places: Tensor) -> Tensor:
+    """numbers[..., places]; from a single row torch takes them several times as fast."""
+    lead = numbers.shape[:-1]
+    if lead.numel() != 1:
+        return numbers.index_select(-1, places)
+    return numbers.reshape(-1).index_select(0, places).view(*lead, -1)
+
+
 class Unpack(Function):
     """(..., d (d - 1) / 2) -> (..., d, d), upper triangular with a zero diagonal."""
 
@@ -68,13 +76,31 @@ def unpack_skew(numbers: Tensor, d: int) -> Tensor:
     if d <= _TABLE:
         origin, _ = _places(d, numbers.device)
         padded = torch.nn.functional.pad(numbers, (1, 0))
-        return padded.index_select(-1, origin).view(*lead, d, d)
+        return _taken(padded, origin).view(*lead, d, d)
     upper = numbers.new_zeros(*lead, d, d)
     first = 0
     for i in range(d - 1):
         upper[..., i, i + 1 :] = numbers[..., first : first + d - 1 - i]
         first += d - 1 - i
     return upper
+
+
+def identity_plus_skew(numbers: Tensor, d: int) -> Tensor:
+    """I + W of the skew matrix W that is stored as these numbers, outside of autograd."""
+    if d > _TABLE:
+        upper = unpack_skew(numbers, d)
+        result = upper - upper.mT
+        result.diagonal(dim1=-2, dim2=-1).fill_(1.0)
+        return result
+    entries = torch.cat([-numbers, numbers.new_ones(*numbers.shape[:-1], 1), numbers], -1)
+    return _taken(entries, _signed_places(d, numbers.device)).view(*numbers.shape[:-1], d, d)
+
+
+@functools.lru_cache(maxsize=32)
+def _signed_places(d: int, device: torch.device) -> Tensor:
+    """Where I + W has its entries: first those below the diagonal, then 1, then those above."""
+    above = _cached_places(d, device)[0].view(d, d)
+    return (above + packed_length(d)).where(above.mT == 0, above.mT - 1).flatten()
 
 
 def pack_skew(square: Tensor) -> Tensor:
@@ -86,7 +112,7 @@ def pack_skew(square: Tensor) -> Tensor:
     d = square.shape[-1]
     if d <= _TABLE:
         _, flat = _places(d, square.device)
-        return square.flatten(-2).index_select(-1, flat)
+        return _taken(square.flatten(-2), flat)
     rows = [square[..., i, i + 1 :] for i in range(d - 1)]
     return torch.cat(rows, dim=-1)
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ...host import known
+from .panels import spans
 
 
 def skew(U: Tensor) -> Tensor:
@@ -27,16 +28,15 @@ def upper_skew_outer(a: Tensor, b: Tensor) -> Tensor:
     return (left.mT @ right).triu_(1)
 
 
-def lower_gram(U: Tensor) -> Tensor:
-    """The lower triangle of U^T U, all that a Cholesky factorization reads; above it, anything."""
-    half = U.shape[-1] // 2
-    if half < 64:
-        return U.mT @ U
-    # One corner is left out: three quarters of the work.
-    M = torch.empty_like(U)
-    torch.matmul(U[..., :half].mT, U[..., :half], out=M[..., :half, :half])
-    torch.matmul(U[..., half:].mT, U, out=M[..., half:, :])
-    return M
+def above_skew_outer(a: Tensor, b: Tensor) -> Tensor:
+    """The same above the diagonal, for about half of the work; elsewhere, anything."""
+    left, right = torch.cat([a, b], dim=-2), torch.cat([b, -a], dim=-2)
+    d = a.shape[-1]
+    result = a.new_empty(*a.shape[:-2], d, d)
+    for first, last in spans(d):
+        part = result[..., first:last, first:]
+        torch.matmul(left[..., first:last].mT, right[..., first:], out=part)
+    return result
 
 
 def stretched(result: Tensor, V: Tensor, tolerance: float | None = None) -> bool:

@@ -19,7 +19,8 @@ from torch.autograd.function import once_differentiable
 from ...host import can_look, known
 from ..autograd import Function
 from .batches import each_matrix
-from .rotations import lower_gram, stretched, upper_skew_outer
+from .panels import inverse_upper, spans, subtract_product
+from .rotations import stretched, upper_skew_outer
 from .spectra import spectrum
 
 # The Gram matrix squares the condition of U. Up to this one of the square, float32 keeps Q
@@ -44,22 +45,23 @@ def triangular(U: Tensor, V: Tensor, reflections: bool) -> Tensor:
         if reflections:  # a column with nothing to reflect has a zero right below its diagonal
             near = near and bool(known(U.diagonal(-1, dim1=-2, dim2=-1).all()))
     if near:
-        result = CholeskyFactor.apply(U, V, reflections)
+        result = BlockGramSchmidt.apply(U, V, reflections)
         if not stretched(result.detach(), V, 20 * torch.finfo(V.dtype).eps):  # Note [Spectra]
             return result
     result = Reflectors.apply(U, V, reflections)
     return result
 
 
-class CholeskyFactor(Function):
-    """T from U^T U = T^T T, and Q V = U T^{-1} V: products and triangular solves only.
+class BlockGramSchmidt(Function):
+    """Q and T themselves, a block of columns at a time: nearly all of it products.
 
-    Two thirds of the time of reflectors, for a U that is well conditioned, as it is in training.
+    Within a block T comes from a Cholesky factorization of its Gram matrix. For a U that is well
+    conditioned, as it is in training.
     """
 
     @staticmethod
     def forward(ctx: Any, U: Tensor, V: Tensor, reflections: bool) -> Tensor:
-        T = torch.linalg.cholesky_ex(lower_gram(U))[0].mT
+        Q, T, inverses = _by_blocks(U)
         S = V
         ctx.last = None
         if reflections:
@@ -68,26 +70,55 @@ class CholeskyFactor(Function):
             ctx.last = odd * each_matrix(lambda A: torch.linalg.slogdet(A).sign, U.mT).unsqueeze(-1)
             S = V.clone()
             S[..., -1, :] *= ctx.last
-        Y: Tensor = torch.linalg.solve_triangular(T, S, upper=True)
-        ctx.save_for_backward(U, T, S)
-        return (Y.mT @ U.mT).mT
+        ctx.save_for_backward(Q, T, S, *inverses)
+        return (S.mT @ Q.mT).mT
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
-        U, T, S = ctx.saved_tensors
-        P = torch.linalg.solve_triangular(T.mT, (grads[0].mT @ U).mT, upper=False)
+        Q, T, S, *inverses = ctx.saved_tensors
+        p = grads[0].mT @ Q  # the rows of P
         grad_U = None
         if ctx.needs_input_grad[0]:
-            K = upper_skew_outer(S.mT, P.mT).mT  # tril(P S^T - S P^T, -1), in LAPACK's layout
-            torch.linalg.solve_triangular(T.mT, K, upper=False, left=False, out=K)
-            torch.linalg.solve_triangular(T, K, upper=True, out=K)
-            grad_U = U @ K
+            grad_U = _gradient(Q, T, inverses, p, S.mT)
         if not ctx.needs_input_grad[1]:
             return grad_U, None, None
         if ctx.last is not None:
-            P[..., -1, :] *= ctx.last
-        return grad_U, P, None
+            p[..., -1:] *= ctx.last.unsqueeze(-1)
+        return grad_U, p.mT, None
+
+
+def _by_blocks(U: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """Q, T right of its diagonal blocks, and the inverses of those."""
+    d, Q, T, inverses = U.shape[-1], U.clone(), torch.empty_like(U), []
+    for first, last in spans(d):
+        block, rest = Q[..., first:last], Q[..., last:]
+        L = torch.linalg.cholesky_ex(block.mT @ block)[0]
+        inverses.append(inverse_upper(L.mT))
+        unit = block @ inverses[-1]
+        block.copy_(unit)
+        if last < d:
+            share = torch.matmul(unit.mT, rest, out=T[..., first:last, last:])
+            subtract_product(rest, unit, share)
+    return Q, T, inverses
+
+
+def _gradient(Q: Tensor, T: Tensor, inverses: list[Tensor], p: Tensor, s: Tensor) -> Tensor:
+    """Q K T^{-T} with K = tril(P S^T - S P^T, -1), for P and S given by rows, from the last block.
+
+    Both K T^{-T} = C and what follows from it are lower triangular: only that is computed.
+    """
+    left, right = torch.cat([p, s], dim=-2), torch.cat([s, -p], dim=-2)
+    grad_U, C = torch.empty_like(Q), torch.zeros_like(Q)
+    for (first, last), inverse in reversed([*zip(spans(Q.shape[-1]), inverses, strict=True)]):
+        K = left[..., first:].mT @ right[..., first:last]
+        K[..., : last - first, :].tril_(-1)
+        if last < Q.shape[-1]:
+            below, past = K[..., last - first :, :], C[..., last:, last:]
+            subtract_product(below, past, T[..., first:last, last:].mT)
+        column = torch.matmul(K, inverse.mT, out=C[..., first:, first:last])
+        torch.matmul(Q[..., first:], column, out=grad_U[..., first:last])
+    return grad_U
 
 
 class Reflectors(Function):

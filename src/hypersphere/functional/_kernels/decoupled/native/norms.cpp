@@ -35,6 +35,21 @@ static inline void for_taps(const Windows& w, const std::vector<Tap>& row, Visit
     }
 }
 
+static void spread_image(const float* grad, const float* norm, float* to, const Windows& w, const std::vector<Tap>& row,
+                         long image, float* each) {
+  const long start = image * w.out_height * w.out_width;
+  for (long i = 0; i < w.out_height * w.out_width; ++i) each[i] = grad[start + i] * inverse(norm[start + i]);
+  std::fill(to, to + w.height * w.width, 0.0f);
+  for_taps(w, row, [&](long oy, long iy, const Tap& tap) {
+    float* __restrict__ out = to + iy * w.width + tap.offset;
+    const float* __restrict__ in = each + oy * w.out_width;
+    if (w.step[1] == 1)
+      for (long ox = tap.first; ox < tap.last; ++ox) out[ox] += in[ox];
+    else
+      for (long ox = tap.first; ox < tap.last; ++ox) out[ox * w.step[1]] += in[ox];
+  });
+}
+
 extern "C" {
 
 // sum x^2 over the channels of each pixel.
@@ -90,20 +105,65 @@ void spread(const float* grad, const float* norm, float* pixel, Windows w, long 
   {
     std::vector<float> each(w.out_height * w.out_width);
 #pragma omp for schedule(static)
-    for (long image = 0; image < images; ++image) {
-      const long start = image * w.out_height * w.out_width;
-      for (long i = 0; i < w.out_height * w.out_width; ++i) each[i] = grad[start + i] * inverse(norm[start + i]);
-      float* to = pixel + image * w.height * w.width;
-      std::fill(to, to + w.height * w.width, 0.0f);
-      for_taps(w, row, [&](long oy, long iy, const Tap& tap) {
-        float* __restrict__ out = to + iy * w.width + tap.offset;
-        const float* __restrict__ in = each.data() + oy * w.out_width;
-        if (w.step[1] == 1)
-          for (long ox = tap.first; ox < tap.last; ++ox) out[ox] += in[ox];
-        else
-          for (long ox = tap.first; ox < tap.last; ++ox) out[ox * w.step[1]] += in[ox];
-      });
+    for (long image = 0; image < images; ++image)
+      spread_image(grad, norm, pixel + image * w.height * w.width, w, row, image, each.data());
+  }
+}
+
+// Adds to the gradient in x what comes through the norms: x times the same.
+void add_through_norms(const float* grad, const float* norm, const float* x, float* grad_x, Windows w, Sizes sizes,
+                       int threads) {
+  const std::vector<Tap> row = taps(w);
+  const long channels = sizes.channels, pixels = sizes.pixels;
+#pragma omp parallel num_threads(threads)
+  {
+    std::vector<float> each(w.out_height * w.out_width), spread_out(pixels);
+    float* __restrict__ pixel = spread_out.data();
+#pragma omp for schedule(static)
+    for (long image = 0; image < sizes.images; ++image) {
+      spread_image(grad, norm, pixel, w, row, image, each.data());
+      const float* from = x + image * pixels * channels;
+      float* to = grad_x + image * pixels * channels;
+      if (sizes.rows)
+        for (long p = 0; p < pixels; ++p)
+#pragma omp simd
+          for (long c = 0; c < channels; ++c) to[p * channels + c] += from[p * channels + c] * pixel[p];
+      else
+        for (long c = 0; c < channels; ++c)
+#pragma omp simd
+          for (long p = 0; p < pixels; ++p) to[c * pixels + p] += from[c * pixels + p] * pixel[p];
     }
+  }
+}
+
+// w / |w| of every filter; a zero one counts as infinitely long, so that its direction is 0.
+void directions(const float* weight, float* unit, float* lengths, long filters, long size, int threads) {
+#pragma omp parallel for schedule(static) num_threads(threads)
+  for (long f = 0; f < filters; ++f) {
+    const float* from = weight + f * size;
+    float* to = unit + f * size;
+    float total = 0;
+#pragma omp simd reduction(+ : total)
+    for (long i = 0; i < size; ++i) total += from[i] * from[i];
+    const float length = total <= 0 ? INFINITY : __builtin_sqrtf(total);
+    lengths[f] = length;
+#pragma omp simd
+    for (long i = 0; i < size; ++i) to[i] = from[i] / length;
+  }
+}
+
+// (g - (g.u) u) / |w|, Eq. 4.17, in the place of g.
+void through_directions(float* grad, const float* unit, const float* lengths, long filters, long size, int threads) {
+#pragma omp parallel for schedule(static) num_threads(threads)
+  for (long f = 0; f < filters; ++f) {
+    float* to = grad + f * size;
+    const float* u = unit + f * size;
+    float inner = 0;
+#pragma omp simd reduction(+ : inner)
+    for (long i = 0; i < size; ++i) inner += to[i] * u[i];
+    const float length = lengths[f];
+#pragma omp simd
+    for (long i = 0; i < size; ++i) to[i] = (to[i] - inner * u[i]) / length;
   }
 }
 

@@ -12,7 +12,7 @@ from ..convolution import Geometry
 from ..patch_norms import keep_norms, plain_gradient
 from .tensors import Sizes, Windows, is_dense, norms_library, suits, threads_for
 
-__all__ = ["native_norms", "spread_over_pixels"]
+__all__ = ["measured", "native_norms", "spread_over_pixels", "through_norms"]
 
 
 def native_norms(
@@ -38,18 +38,41 @@ def spread_over_pixels(
     return pixel
 
 
+def measured(x: Tensor, size: tuple[int, ...], geometry: Geometry) -> Tensor:
+    """|x| of every patch, without a graph."""
+    kernels, windows = norms_library(), _windows(x.shape[2:], size, geometry)
+    sums = x.new_empty(len(x), 1, windows.height, windows.width)
+    norm = x.new_empty(len(x), 1, windows.out_height, windows.out_width)
+    threads = threads_for(x)
+    kernels.squares(x.data_ptr(), sums.data_ptr(), Sizes.of(x), threads)
+    kernels.window_norms(sums.data_ptr(), norm.data_ptr(), windows, len(x), threads)
+    return norm
+
+
+def through_norms(
+    grad_x: Tensor,
+    grad_norm: Tensor,
+    norm: Tensor,
+    x: Tensor,
+    size: tuple[int, ...],
+    geometry: Geometry,
+) -> Tensor:
+    """The gradient in x with what comes through the norms; `grad_x` may be written into."""
+    if grad_x.stride() != x.stride() or x.is_neg():
+        pixel = spread_over_pixels(grad_norm, norm, x, size, geometry)
+        return torch.addcmul(grad_x, x, pixel, out=torch.empty_like(x))
+    places = (grad_norm.data_ptr(), norm.data_ptr(), x.data_ptr(), grad_x.data_ptr())
+    windows = _windows(x.shape[2:], size, geometry)
+    norms_library().add_through_norms(*places, windows, Sizes.of(x), threads_for(x))
+    return grad_x
+
+
 class _NativeNorms(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, size: tuple[int, ...], geometry: Geometry
     ) -> tuple[Tensor, Tensor]:
-        kernels, windows, own = norms_library(), _windows(x.shape[2:], size, geometry), x.detach()
-        sums = own.new_empty(len(x), 1, windows.height, windows.width)
-        norm = own.new_empty(len(x), 1, windows.out_height, windows.out_width)
-        threads = threads_for(own)
-        kernels.squares(own.data_ptr(), sums.data_ptr(), Sizes.of(own), threads)
-        kernels.window_norms(sums.data_ptr(), norm.data_ptr(), windows, len(x), threads)
-        return keep_norms(ctx, x, norm, size, geometry)
+        return keep_norms(ctx, x, measured(x.detach(), size, geometry), size, geometry)
 
     @staticmethod
     def backward(

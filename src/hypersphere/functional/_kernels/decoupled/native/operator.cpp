@@ -39,8 +39,8 @@ static inline float answer(float s, float n, float value, float ratio) {
 
 extern "C" {
 
-// cosines: s = w^T x, in whose place c is kept.
-void forward(float* cosines, const float* norm, Filters given, float* out, Sizes sizes, int threads) {
+// products: s = w^T x.
+void forward(const float* products, const float* norm, Filters given, float* out, Sizes sizes, int threads) {
   const long channels = sizes.channels;
   const std::vector<float> values = of_filters(given, channels);
   for_blocks(sizes, threads, [&] {
@@ -53,14 +53,13 @@ void forward(float* cosines, const float* norm, Filters given, float* out, Sizes
       const long start = sizes.start(image, first);
       if (sizes.rows) {
         for (long p = 0; p < count; ++p) {
-          float* __restrict__ in = cosines + start + p * channels;
+          const float* __restrict__ in = products + start + p * channels;
           float* __restrict__ to = out + start + p * channels;
           const float n = n_of[p], over_n = over[p];
           PIXEL_LINES
 #pragma omp simd
           for (long f = 0; f < channels; ++f) {
             const float s = in[f], c = cosine(s, over_n);
-            in[f] = c;
             FILTER_LINES
             FORMULAS
             to[f] = answer(s, n, value, ratio);
@@ -73,14 +72,13 @@ void forward(float* cosines, const float* norm, Filters given, float* out, Sizes
         return;
       }
       for (long f = 0; f < channels; ++f) {
-        float* __restrict__ in = cosines + start + f * sizes.pixels;
+        const float* __restrict__ in = products + start + f * sizes.pixels;
         float* __restrict__ to = out + start + f * sizes.pixels;
         const float scale = given.scale ? given.scale[f] : 1.0f, shift = given.shift ? given.shift[f] : 0.0f;
         FILTER_LINES
 #pragma omp simd
         for (long p = 0; p < count; ++p) {
           const float n = n_of[p], s = in[p], c = cosine(s, over[p]);
-          in[p] = c;
           PIXEL_LINES
           FORMULAS
           to[p] = answer(s, n, value, ratio) * scale + shift;
@@ -96,8 +94,8 @@ void forward(float* cosines, const float* norm, Filters given, float* out, Sizes
 enum Sum { SHIFT, SCALE, RADIUS, K, SUMS };
 
 template <bool NEED_K>
-static void backward_pass(const float* grad, float* cosines, const float* norm, Filters given, float* grad_norm,
-                          double* sums, const bool* need, Sizes sizes, int threads) {
+static void backward_pass(const float* grad, const float* products, const float* norm, Filters given, float* grad_products,
+                          float* grad_norm, double* sums, const bool* need, Sizes sizes, int threads) {
   const long channels = sizes.channels;
   const std::vector<float> values = of_filters(given, channels);
   std::vector<double> shares(threads * SUMS * channels);  // of each thread, added up in their order
@@ -108,13 +106,15 @@ static void backward_pass(const float* grad, float* cosines, const float* norm, 
       const float* __restrict__ filter = values.data();
       const float* __restrict__ n_of = norm + image * sizes.pixels + first;
       float* __restrict__ through = grad_norm + image * sizes.pixels + first;
+      const float* __restrict__ over = memory.data();
       const float* __restrict__ pixel = memory.data() + BLOCK;
       of_block(n_of, given, count, memory.data() + BLOCK, memory.data());
       const long start = sizes.start(image, first);
       if (!sizes.rows) {
         std::fill(through, through + count, 0.0f);
         for (long f = 0; f < channels; ++f) {
-          float* __restrict__ in = cosines + start + f * sizes.pixels;
+          const float* in = products + start + f * sizes.pixels;
+          float* to = grad_products + start + f * sizes.pixels;  // which may be the memory of in
           const float* __restrict__ come = grad + start + f * sizes.pixels;
           const float scale = given.scale ? given.scale[f] : 1.0f;
           FILTER_LINES
@@ -123,22 +123,22 @@ static void backward_pass(const float* grad, float* cosines, const float* norm, 
             float sum_shift = 0, sum_scale = 0;
 #pragma omp simd reduction(+ : sum_shift, sum_scale)
             for (long p = 0; p < count; ++p) {
-              const float n = n_of[p], c = in[p];
+              const float n = n_of[p], s = in[p], c = cosine(s, over[p]);
               PIXEL_LINES
               FORMULAS
               sum_shift += come[p];
-              sum_scale += come[p] * answer(c * n, n, value, ratio);
+              sum_scale += come[p] * answer(s, n, value, ratio);
             }
             share[SHIFT * channels + f] += sum_shift;
             share[SCALE * channels + f] += sum_scale;
           }
 #pragma omp simd reduction(+ : sum_radius, sum_k)
           for (long p = 0; p < count; ++p) {
-            const float n = n_of[p], c = in[p], go = come[p] * scale;
+            const float n = n_of[p], c = cosine(in[p], over[p]), go = come[p] * scale;
             PIXEL_LINES
             FORMULAS
             const float grad_s = go * slope * ratio, t = go * value;
-            in[p] = grad_s;
+            to[p] = grad_s;
             through[p] += t * of_norm - grad_s * c;
             if (HAS_RADIUS) sum_radius += t * of_radius;
             if (NEED_K) sum_k += go * of_k * (ratio * n);
@@ -151,18 +151,19 @@ static void backward_pass(const float* grad, float* cosines, const float* norm, 
       float* __restrict__ sum_radius = small.data() + RADIUS * channels;
       float* __restrict__ sum_k = small.data() + K * channels;
       for (long p = 0; p < count; ++p) {
-        float* __restrict__ in = cosines + start + p * channels;
+        const float* in = products + start + p * channels;
+        float* to = grad_products + start + p * channels;
         const float* __restrict__ come = grad + start + p * channels;
-        const float n = n_of[p];
+        const float n = n_of[p], over_n = over[p];
         PIXEL_LINES
         if (need[SHIFT])
           for (long f = 0; f < channels; ++f) small[SHIFT * channels + f] += come[f];
         if (need[SCALE])
           for (long f = 0; f < channels; ++f) {
-            const float c = in[f];
+            const float s = in[f], c = cosine(s, over_n);
             FILTER_LINES
             FORMULAS
-            small[SCALE * channels + f] += come[f] * answer(c * n, n, value, ratio);
+            small[SCALE * channels + f] += come[f] * answer(s, n, value, ratio);
           }
         if (given.scale) {
           for (long f = 0; f < channels; ++f) row[f] = come[f] * given.scale[f];
@@ -171,11 +172,11 @@ static void backward_pass(const float* grad, float* cosines, const float* norm, 
         float sum_norm = 0;
 #pragma omp simd reduction(+ : sum_norm)
         for (long f = 0; f < channels; ++f) {
-          const float c = in[f];
+          const float c = cosine(in[f], over_n);
           FILTER_LINES
           FORMULAS
           const float grad_s = come[f] * slope * ratio, t = come[f] * value;
-          in[f] = grad_s;
+          to[f] = grad_s;
           sum_norm += t * of_norm - grad_s * c;
           if (HAS_RADIUS) sum_radius[f] += t * of_radius;
           if (NEED_K) sum_k[f] += come[f] * of_k * (ratio * n);
@@ -194,12 +195,13 @@ static void backward_pass(const float* grad, float* cosines, const float* norm, 
 
 extern "C" {
 
-// cosines: c, in whose place the gradient in s is left. sums: (SUMS, channels), zeros.
-void backward(const float* grad, float* cosines, const float* norm, Filters given, float* grad_norm, double* sums,
-              int needed, Sizes sizes, int threads) {
+// The gradient in the products may take their own place. sums: (SUMS, channels), zeros.
+void backward(const float* grad, const float* products, const float* norm, Filters given, float* grad_products,
+              float* grad_norm, double* sums, int needed, Sizes sizes, int threads) {
   bool need[SUMS];
   for (int which = 0; which < SUMS; ++which) need[which] = needed >> which & 1;
-  (need[K] ? backward_pass<true> : backward_pass<false>)(grad, cosines, norm, given, grad_norm, sums, need, sizes, threads);
+  (need[K] ? backward_pass<true> : backward_pass<false>)(grad, products, norm, given, grad_products, grad_norm,
+                                                               sums, need, sizes, threads);
 }
 
 }  // extern "C"

@@ -76,6 +76,11 @@ def norms_library() -> Any:
     found.squares.argtypes = [c_void_p, c_void_p, Sizes, c_int]
     found.window_norms.argtypes = [c_void_p, c_void_p, Windows, c_long, c_int]
     found.spread.argtypes = [c_void_p, c_void_p, c_void_p, Windows, c_long, c_int]
-    for function in (found.squares, found.window_norms, found.spread):
+    places = [c_void_p, c_void_p, c_void_p, c_void_p]
+    found.add_through_norms.argtypes = [*places, Windows, Sizes, c_int]
+    found.directions.argtypes = [*places[:3], c_long, c_long, c_int]
+    found.through_directions.argtypes = [*places[:3], c_long, c_long, c_int]
+    functions = (found.squares, found.window_norms, found.spread, found.add_through_norms)
+    for function in (*functions, found.directions, found.through_directions):
         function.restype = None
     return found

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..plain import Inputs, OperatorSettings
+from ..plain import OperatorSettings
 from .filters import SUMS, Filters
-from .tensors import Sizes
+from .passes import run_backward, run_forward
 
 __all__ = ["agrees"]
 
@@ -32,8 +32,7 @@ def agrees(kernels: Any, op: OperatorSettings, radius_per_filter: bool) -> bool:
         c = torch.linspace(-0.97, 0.96, PIXELS * FILTERS, dtype=torch.float32)
         c = c.view(FILTERS, PIXELS).T.contiguous()
         grad = torch.linspace(-1.3, 1.9, PIXELS * FILTERS, dtype=torch.float32).view_as(c)
-        inputs = Inputs(c, norm, c.T, radius, k)
-        filters = Filters.of(inputs, op._replace(k=None) if k is None else op)
+        filters = Filters.of(FILTERS, k, radius)
         try:
             expected = _expected(c, norm, grad, radius, k, op)
         except Exception:
@@ -43,12 +42,9 @@ def agrees(kernels: Any, op: OperatorSettings, radius_per_filter: bool) -> bool:
 
 
 def _found(kernels: Any, c: Tensor, norm: Tensor, grad: Tensor, filters: Filters) -> list[Tensor]:
-    s, out, size = c * norm, torch.empty_like(c), Sizes.of(c)
-    kernels.forward(s.data_ptr(), norm.data_ptr(), filters, out.data_ptr(), size, 1)
-    sums = torch.zeros(len(SUMS), FILTERS, dtype=torch.float64)
-    grad_norm, asked = torch.empty_like(norm), (1 << len(SUMS)) - 1
-    places = (grad.data_ptr(), s.data_ptr(), norm.data_ptr(), filters, grad_norm.data_ptr())
-    kernels.backward(*places, sums.data_ptr(), asked, size, 1)
+    s, everything = c * norm, (1 << len(SUMS)) - 1
+    out = run_forward(kernels, s, norm, filters)
+    grad_norm, sums = run_backward(kernels, grad, s, norm, filters, everything, s)
     return [out, s, grad_norm, sums[2].float(), sums[3].float()]
 
 
