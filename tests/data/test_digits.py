@@ -73,3 +73,11 @@ def test_a_misspelled_name_on_the_command_line(capsys):
     assert capsys.readouterr().err.startswith(
         "hypersphere data: unknown data set 'mnst'; did you mean 'mnist'?"
     )
+
+
+def test_changed_pictures_are_not_those_of_the_next():
+    first = hs.data.digits.digits()
+    first.images.zero_()
+    first.labels.zero_()
+    again = hs.data.digits.digits()
+    assert again.images.any() and again.labels.any()

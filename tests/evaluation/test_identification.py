@@ -39,6 +39,19 @@ def test_search_equals_sorting_all_scores(n, rows, k):
     close((q @ g.T).gather(1, places), expected.values, scale=3)
 
 
+@pytest.mark.parametrize("apart", [False, True])
+def test_both_forms_of_the_product_of_one_query(monkeypatch, apart):
+    """Whichever is faster on this machine, the answer is the same."""
+    module = sys.modules[search.__module__]
+    monkeypatch.setattr(module, "_rows_apart_pay", lambda block, turned: apart)
+    for dtype in (torch.float32, torch.float64):
+        q, g = torch.randn(1, 12, dtype=dtype), torch.randn(90_000, 12, dtype=dtype)
+        scores, places = search(q, g, 5)
+        expected = (q @ g.T).topk(5)
+        close(scores, expected.values, scale=3)
+        assert set(places[0].tolist()) == set(expected.indices[0].tolist())
+
+
 def test_search_of_rising_scores_keeps_replacing():
     # Each block beats the last one: the case that the pruning cannot skip.
     g = torch.linspace(-1, 1, 200_000).unsqueeze(1)

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import json
 import os
 import random
-import shutil
 import signal
 import sys
 import time
@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from reliability.calls import RAW
+from reliability.damage import fresh_copy
 from reliability.jobs import JOBS, Job
 
 CHANGES = ("os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.truncate", "os.chmod", "os.link")
@@ -239,8 +240,7 @@ class Trial:
 
     def fresh(self) -> None:
         """The folder as it was before the job."""
-        shutil.rmtree(self.folder, ignore_errors=True)
-        shutil.copytree(self.pristine, self.folder)
+        fresh_copy(self.pristine, self.folder)
 
     def go_on(self) -> str:
         """Do what a user does after a fault: the same again; what is wrong with the result."""
@@ -354,6 +354,8 @@ def main(arguments: Sequence[str]) -> int:
     torch.set_num_threads(1)
     job = next(job for job in JOBS if job.name == name)
     job.imports()
+    gc.collect()
+    gc.freeze()  # else every child looks through all that was imported, and copies its pages
     for fault in faults(job, int(count), Path(folder).resolve()):
         print(json.dumps(asdict(fault)), flush=True)
     return 0

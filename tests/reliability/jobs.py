@@ -26,6 +26,9 @@ ALWAYS = (
     "cli",
     "commands.train",
     "commands._training",
+    "training.baseline",
+    "training.campaign",
+    "training.checks",
     "training.job",
     "training.tasks.classification",
 )
@@ -61,12 +64,18 @@ class Job:
     packages: tuple[str, ...] = ()
 
     def imports(self) -> None:
-        """Import what it needs, before a child is made; nothing is computed."""
+        """Import what it needs, and read what every child would read again, before a child is made;
+        nothing is computed.
+        """
         for name in (*ALWAYS, *self.modules):
             importlib.import_module(f"hypersphere.{name}")
         for name in (*PACKAGES, *self.packages):
             importlib.import_module(name)
         importlib.import_module("hypersphere.training.distributed").import_fabric()
+        read = importlib.import_module("hypersphere.commands._config").read
+        for config in TASKS.values():
+            read(None, defaults=yaml.safe_load(config))
+        importlib.import_module("hypersphere.data.digits")._table()
         if "commands.compare" in self.modules:
             importlib.import_module("hypersphere.training.campaign").subprocess = FORKING
 

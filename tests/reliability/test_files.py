@@ -6,7 +6,7 @@ import pytest
 
 from reliability import tally
 from reliability.calls import Answer
-from reliability.damage import KINDS, replace
+from reliability.damage import DAMAGES, KINDS, fresh_copy, replace
 from reliability.formats import FORMATS
 from reliability.judging import Format, Reader, chosen, examine, wrong
 
@@ -40,6 +40,30 @@ def test_every_damage_of_a_few_meets_some_command():
     form = FORMATS[0]
     seen = {d.name for number in range(40) for d in chosen(form.damages, 2, number)}
     assert len(seen) > 30 and chosen(form.damages, None, 0) == form.damages
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: tally.slug(damage.name))
+def test_a_fresh_copy_has_no_trace_of_a_damage(tmp_path, damage):
+    source, target = tmp_path / "source", tmp_path / "target"
+    (source / "a" / "b").mkdir(parents=True)
+    for name in ("a/one", "a/b/two", "three"):
+        (source / name).write_bytes(name.encode() * 40)
+    fresh_copy(source, target)
+    before = (target / "three").stat()
+    damage.apply(target / "a" / "one")
+    (target / "a" / "b" / "two").write_bytes(b"a/b/twx" * 40)  # of the same length
+    (target / "a" / "new").mkdir()
+    (target / "a" / "new" / "file").write_text("5")
+    fresh_copy(source, target)
+    places = sorted(p.relative_to(source) for p in source.rglob("*"))
+    assert sorted(p.relative_to(target) for p in target.rglob("*")) == places
+    for place in places:
+        one, other = source / place, target / place
+        assert one.is_dir() == other.is_dir() and not other.is_symlink()
+        if one.is_file():
+            assert one.read_bytes() == other.read_bytes()
+            assert one.stat().st_mtime_ns == other.stat().st_mtime_ns
+    assert (target / "three").stat().st_ino == before.st_ino  # left as it was
 
 
 def trusting(folder):

@@ -6,6 +6,7 @@ As a script, with the name of a function below and a folder: calls it and prints
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import random
@@ -381,4 +382,6 @@ def noise(folder: Path) -> dict[str, Any]:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    gc.collect()
+    gc.freeze()  # else every process looks through all that was imported, and copies its pages
     print(json.dumps(globals()[sys.argv[1]](Path(sys.argv[2]), *sys.argv[3:])))

@@ -60,7 +60,7 @@ def test_the_table_is_there_after_every_run(config, tmp_path, capsys, monkeypatc
     """An early stop leaves what was measured."""
     place, seen = tmp_path / "runs", []
 
-    def one_by_one(runs, jobs, report):
+    def one_by_one(runs, jobs, report, known):
         assert not (place / "comparison.json").exists()
         for number, run in enumerate(runs):
             point = {"step": 8, "loss": 1.0, "accuracy": 0.5, "error": 0.5, "top5_error": 0.1}

@@ -50,6 +50,19 @@ def test_wrong_names_and_values_are_refused(arguments, message):
     assert message in str(error.value)
 
 
+def test_what_is_read_twice_is_not_shared():
+    """Values are read once and kept: a config that is changed changes no other."""
+    arguments = ["--model.widths", "[3,4,5]", "--data.options", '{"a": [1]}']
+    first, second = (_config.read(None, arguments) for _ in range(2))
+    first.model["widths"].append(6)  # given
+    first.model["hidden"].append(7)  # a default
+    first.data.options["a"].append(2)
+    first.schedule.at.append(8)
+    for config in (second, _config.read(None, arguments)):
+        assert config.model["widths"] == [3, 4, 5] and config.model["hidden"] == []
+        assert config.data.options == {"a": [1]} and config.schedule.at == []
+
+
 def test_files_bases_variants_and_removal(tmp_path):
     (tmp_path / "_base.yaml").write_text(
         "train: {steps: 10}\nregularizers: {mhe: {}}\nvariants: {wide: {model: {features: 9}}}\n"

@@ -1,5 +1,6 @@
 """How batches reach the network, and the network torch.compile."""
 
+import contextlib
 import json
 
 import pytest
@@ -9,7 +10,7 @@ from torch.profiler import ProfilerActivity, profile
 
 import hypersphere as hs
 from hypersphere.data import ArrayDataset, BatchLoader
-from hypersphere.data.feeding import Decoders
+from hypersphere.data.feeding import Decoders, copied_ahead
 from hypersphere.training.config import DataConfig, OptimizerConfig, TrainConfig
 
 
@@ -81,6 +82,56 @@ def test_processes_decode_the_same_batches():
         assert state["batch"] == 1
     finally:
         spread.close()
+
+
+class CardTensor:
+    """What `copied_ahead` does with a tensor, written down: no test has a graphics card."""
+
+    def __init__(self, name, log, device="host"):
+        self.name, self.log, self.device = name, log, device
+
+    def pin_memory(self):
+        self.log.append(f"pin {self.name}")
+        return CardTensor(self.name, self.log, "pinned")
+
+    def to(self, device, non_blocking):
+        assert self.device == "pinned" and non_blocking  # else the host would wait
+        self.log.append(f"copy {self.name}")
+        return CardTensor(self.name, self.log, device)
+
+    def record_stream(self, stream):
+        self.log.append(f"keep {self.name}")
+
+
+class CardStream:
+    def __init__(self, log):
+        self.log, self.copies = log, 0
+
+    def record_event(self):
+        self.copies += 1
+        return self.copies
+
+    def wait_event(self, event):
+        self.log.append(f"wait for copy {event}")
+
+
+def test_batches_are_pinned_and_copied_one_ahead(monkeypatch):
+    log = []
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: CardStream(log))
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: CardStream(log))
+    batches = ((CardTensor(f"x{n}", log), CardTensor(f"y{n}", log)) for n in (1, 2, 3))
+    for number, batch in enumerate(copied_ahead(batches, "card"), 1):
+        assert [value.name for value in batch] == [f"x{number}", f"y{number}"]
+        assert all(value.device == "card" for value in batch)
+        log.append(f"compute {number}")
+    # The copy of the next batch is under way before this one is computed with, which waits for its
+    # own copy alone.
+    assert [line for line in log if line[:3] in ("cop", "wai", "com")] == [
+        *("copy x1", "copy y1", "copy x2", "copy y2", "wait for copy 1", "compute 1"),
+        *("copy x3", "copy y3", "wait for copy 2", "compute 2", "wait for copy 3", "compute 3"),
+    ]
+    assert log.count("keep x2") == 1 and log.index("pin y1") < log.index("copy y1")
 
 
 def test_a_data_set_that_cannot_be_sent_is_refused():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import sys
 from collections.abc import Sequence
@@ -30,6 +31,7 @@ def digits() -> ArrayDataset:
     return ArrayDataset(images, table[:, 64].long(), [str(c) for c in range(10)])
 
 
+@functools.cache  # the runs of a comparison share a process; nobody changes it
 def _table() -> np.ndarray:
     """(1797, 65), pixels and label, from the file that scikit-learn brings.
 

@@ -114,21 +114,23 @@ def copied_ahead(
         Iterator over the same batches on the device.
     """
     stream = torch.cuda.Stream(device)
-    waiting: tuple[Tensor, ...] | None = None
+    waiting: tuple[tuple[Tensor, ...], Any] | None = None
     for batch in batches:
         with torch.cuda.stream(stream):
             moved = tuple(value.pin_memory().to(device, non_blocking=True) for value in batch)
+            copied = stream.record_event()
         if waiting is not None:
-            yield _arrived(waiting, stream)
-        waiting = moved
+            yield _arrived(*waiting)
+        waiting = moved, copied
     if waiting is not None:
-        yield _arrived(waiting, stream)
+        yield _arrived(*waiting)
 
 
-def _arrived(batch: tuple[Tensor, ...], stream: Any) -> tuple[Tensor, ...]:
-    """The batch for the stream that computes: it waits for the copy, the host does not."""
+def _arrived(batch: tuple[Tensor, ...], copied: Any) -> tuple[Tensor, ...]:
+    """The batch for the stream that computes: it waits for this copy, the host does not."""
+    # For the event and not for the stream, on which the next copy is under way already.
     current = torch.cuda.current_stream(batch[0].device)
-    current.wait_stream(stream)
+    current.wait_event(copied)
     for value in batch:
         value.record_stream(current)
     return batch

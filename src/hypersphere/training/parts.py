@@ -12,7 +12,7 @@ import functools
 import inspect
 import types
 import typing
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Union
 
@@ -27,6 +27,7 @@ from hypersphere.training.argument_texts import argument_texts
 from hypersphere.training.config import Config
 from hypersphere.training.initialize import initialize
 from hypersphere.training.own_parts import NAMED_BY_OPTION
+from hypersphere.training.sections import hints_of
 
 __all__ = [
     "CHANGES",
@@ -218,7 +219,7 @@ def section_options(section: str = "") -> dict[str, Option]:
     Returns:
         Each option by its name.
     """
-    cls = typing.get_type_hints(Config)[section] if section else Config
+    cls = hints_of(Config)[section] if section else Config
     found = _signature(cls, skip=() if section else _sections())
     named = {"data": ("name", "data"), "": ("task", "task")}.get(section)
     if named is not None:
@@ -316,13 +317,21 @@ def resolve(key: str, value: Any) -> Any:
 
 def _signature(target: Callable[..., Any], skip: Sequence[str]) -> dict[str, Option]:
     """The options that a class or function takes."""
+    read = _read_signature if isinstance(target, Hashable) else _read_signature.__wrapped__
+    return dict(read(target, tuple(skip), registry.revision()))
+
+
+@functools.lru_cache(maxsize=512)  # every config of a comparison asks for the same ones
+def _read_signature(
+    target: Callable[..., Any], skip: tuple[str, ...], revision: int
+) -> dict[str, Option]:
     function: Any = target.__init__ if isinstance(target, type) else target  # type: ignore[misc]
     try:
         hints = typing.get_type_hints(function, include_extras=True)
     except Exception:  # a hint that only exists for type checkers: the option stays, untyped
         hints = {}
     if dataclasses.is_dataclass(target):
-        hints = typing.get_type_hints(target, include_extras=True)
+        hints = hints_of(target if isinstance(target, type) else type(target))
     texts = argument_texts(target)
     found = {}
     for name, parameter in inspect.signature(target).parameters.items():

@@ -9,6 +9,7 @@ approximated.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 
 import torch
@@ -18,6 +19,7 @@ from ..._optional import require
 
 RUN = 64  # neighboring scores that share one maximum
 SCORES_AT_ONCE = 1 << 21  # 8 MB of float32 scores
+MANY_ROWS = 1 << 14  # from here on the form of a product is worth a measurement
 
 
 def search(queries: Tensor, gallery: Tensor, k: int = 1) -> tuple[Tensor, Tensor]:
@@ -76,12 +78,61 @@ def _search_some(queries: Tensor, gallery: Tensor, best: Tensor, rows: Tensor) -
     for start in range(0, len(gallery), size):
         block = gallery[start : start + size]
         part = scores[: -(-len(block) // RUN) * RUN]
-        torch.mm(block, turned, out=part[: len(block)])
+        products(block, turned, part[: len(block)])
         part[len(block) :] = -math.inf
         maxima = run_maxima(part)  # (runs, n)
         beaten = (maxima.amax(0) > best[:, -1]).nonzero().flatten()
         if len(beaten):
             _merge(part, maxima, beaten, start, best, rows)
+
+
+def products(block: Tensor, turned: Tensor, out: Tensor) -> None:
+    """Inner products of all rows with all queries.
+
+    Args:
+        block: (N, d), rows of a gallery.
+        turned: (d, n), a query per column.
+        out: (N, n), filled in place.
+    """
+    single = turned.shape[1] == 1 and len(block) >= MANY_ROWS and block.device.type == "cpu"
+    if single and _rows_apart_pay(block, turned):
+        _rows_apart(block, turned, out)
+    else:
+        torch.mm(block, turned, out=out)
+
+
+def _rows_apart(block: Tensor, turned: Tensor, out: Tensor) -> None:
+    """The product of each row alone with a single query."""
+    torch.bmm(block.unsqueeze(1), turned.expand(len(block), -1, -1), out=out.unsqueeze(2))
+
+
+_paid: dict[tuple[torch.dtype, int], bool] = {}
+
+
+def _rows_apart_pay(block: Tensor, turned: Tensor) -> bool:
+    """Whether a product of each row alone is the faster one for a single query.
+
+    Either reads the gallery once. Some libraries reach the speed of the memory only with many small
+    products, on some processors. Measured once per process, type and number of threads, with rows
+    of the gallery itself: memory that was never written would be read from the cache.
+    """
+    key = (block.dtype, torch.get_num_threads())
+    if key not in _paid:
+        out = turned.new_empty(len(block), 1)
+        forms: list[Callable[[], object]] = [
+            lambda: torch.mm(block, turned, out=out),
+            lambda: _rows_apart(block, turned, out),
+        ]
+        times = [[_seconds(form) for form in forms] for _ in range(4)]
+        together, apart = (min(column) for column in zip(*times[1:], strict=True))
+        _paid[key] = apart < 0.9 * together
+    return _paid[key]
+
+
+def _seconds(function: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    function()
+    return time.perf_counter() - start
 
 
 def run_maxima(scores: Tensor) -> Tensor:
