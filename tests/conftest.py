@@ -31,9 +31,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def seeded() -> None:
-    """Each test starts from the same random state, whatever ran before it."""
+def same_start() -> None:
+    """Each test starts from the same random state and settings, whatever ran before it."""
     torch.manual_seed(0)
+    # The first torch.compile of a process turns the checks of torch.distributions off for good.
+    torch.distributions.Distribution.set_default_validate_args(True)
 
 
 @pytest.fixture

@@ -379,6 +379,17 @@ def test_wrong_values_are_named(kind):
         distribution.log_prob(torch.tensor([1.0, 0.0]))
 
 
+@pytest.mark.parametrize("kind", [*FAMILIES, UniformOnSphere])
+def test_checks_can_be_asked_for_where_torch_has_turned_them_off(kind):
+    """As torch.compile does, for the whole process."""
+    td.Distribution.set_default_validate_args(False)
+    mu, wrong = directions(1, 3)[0], torch.tensor([1.0, 1.0, 0.0], dtype=torch.float64)
+    arguments = (3, torch.float64) if kind is UniformOnSphere else (mu, 1.0)
+    assert kind(*arguments).log_prob(wrong).isfinite()
+    with pytest.raises(ValueError, match="unit vectors along the last dimension"):
+        kind(*arguments, validate_args=True).log_prob(wrong)
+
+
 @pytest.mark.parametrize("dim", [1, 0, 2.5, True])
 def test_wrong_dimension_of_the_uniform_distribution(dim):
     with pytest.raises(ValueError, match="as an integer >= 2; got"):

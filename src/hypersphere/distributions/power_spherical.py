@@ -31,7 +31,8 @@ class PowerSpherical(RotationalDistribution):
             to the sphere.
         concentration: kappa, finite numbers >= 0 of a shape that broadcasts with (...), or one
             number.
-        validate_args: Check parameters and values. Default: as set for `torch.distributions`.
+        validate_args: Check parameters and values. Default: as set for `torch.distributions`,
+            whose checks the first `torch.compile` of a process turns off.
 
     >>> distribution = PowerSpherical(torch.tensor([0.0, 0.0, 1.0]), 2.0)
     >>> distribution.mean  # E[mu.x] = kappa / (kappa + d - 1)

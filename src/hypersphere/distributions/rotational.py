@@ -28,7 +28,8 @@ class RotationalDistribution(Distribution):
         mean_direction: Unit vectors (..., d), d >= 2. Kept normalized, so gradients are tangent to
             the sphere.
         concentration: Finite numbers >= 0 of a shape that broadcasts with (...), or one number.
-        validate_args: Check parameters and values. Default: as set for `torch.distributions`.
+        validate_args: Check parameters and values. Default: as set for `torch.distributions`,
+            whose checks the first `torch.compile` of a process turns off.
     """
 
     arg_constraints = {"mean_direction": unit_vectors, "concentration": concentrations}  # noqa: RUF012

@@ -22,7 +22,8 @@ class UniformOnSphere(Distribution):
         dim: Dimension d >= 2 of the space around the sphere.
         dtype: Type of samples and values. Default: torch's default type.
         device: Where samples are drawn. Default: torch's default device.
-        validate_args: Check values. Default: as set for `torch.distributions`.
+        validate_args: Check values. Default: as set for `torch.distributions`, whose checks the
+            first `torch.compile` of a process turns off.
 
     >>> prior = UniformOnSphere(3)
     >>> prior.sample((4,)).shape

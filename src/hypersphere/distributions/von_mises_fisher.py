@@ -33,7 +33,8 @@ class VonMisesFisher(RotationalDistribution):
             to the sphere.
         concentration: kappa, finite numbers >= 0 of a shape that broadcasts with (...), or one
             number.
-        validate_args: Check parameters and values. Default: as set for `torch.distributions`.
+        validate_args: Check parameters and values. Default: as set for `torch.distributions`,
+            whose checks the first `torch.compile` of a process turns off.
 
     >>> mu = torch.tensor([[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]])
     >>> distribution = VonMisesFisher(mu, torch.tensor([0.0, 50.0]))
