@@ -14,6 +14,7 @@ from torch.autograd.function import once_differentiable
 
 from ...host import can_look, known
 from ..autograd import Function
+from . import elimination
 from .packed import identity_plus_skew, pack_skew
 from .rotations import above_skew_outer, skew, stretched, upper_skew_outer
 
@@ -25,7 +26,7 @@ _LARGEST = 1e8
 
 
 class Cayley(Function):
-    """2 (I - W)^{-1} V - V: one LU for both passes.
+    """2 (I - W)^{-1} V - V: one factorization for both passes.
 
     U is (..., d, d), or `packed`: (..., d (d - 1) / 2).
     """
@@ -33,6 +34,11 @@ class Cayley(Function):
     @staticmethod
     def forward(ctx: Any, U: Tensor, V: Tensor, packed: bool) -> Tensor:
         ctx.shrink, ctx.packed = None, packed
+        found = elimination.cayley(U, V) if packed else None
+        ctx.eliminated = found is not None
+        if found is not None:
+            ctx.save_for_backward(*found[1])
+            return found[0]
         factors, pivots, ctx.exchanged, Y = _solve(_identity_plus(U, V, packed), V)
         result = 2.0 * Y - V
         # Note [Large W]: only a large one makes the LU exchange rows.
@@ -51,6 +57,10 @@ class Cayley(Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        if ctx.eliminated:
+            found = elimination.Eliminated(*ctx.saved_tensors)
+            Z, grad_U = elimination.cayley_gradient(found, grads[0], ctx.needs_input_grad[0])
+            return grad_U, Z - grads[0] if ctx.needs_input_grad[1] else None, None
         factors, pivots, Y = ctx.saved_tensors
         dtype, G = grads[0].dtype, grads[0].to(Y.dtype)
         Z = _lu_solve(factors, pivots, ctx.exchanged, G, adjoint=True).mul_(2.0)

@@ -18,6 +18,7 @@ from torch.autograd.function import once_differentiable
 
 from ...host import can_look, known
 from ..autograd import Function
+from . import elimination
 from .batches import each_matrix
 from .panels import inverse_upper, spans, subtract_product
 from .rotations import stretched, upper_skew_outer
@@ -67,7 +68,7 @@ class BlockGramSchmidt(Function):
         if reflections:
             # All but the last sign are those of Gram-Schmidt; that one follows from det Q.
             odd = -1.0 if U.shape[-1] % 2 == 0 else 1.0
-            ctx.last = odd * each_matrix(lambda A: torch.linalg.slogdet(A).sign, U.mT).unsqueeze(-1)
+            ctx.last = odd * _determinant(Q).unsqueeze(-1)
             S = V.clone()
             S[..., -1, :] *= ctx.last
         ctx.save_for_backward(Q, T, S, *inverses)
@@ -86,6 +87,12 @@ class BlockGramSchmidt(Function):
         if ctx.last is not None:
             p[..., -1:] *= ctx.last.unsqueeze(-1)
         return grad_U, p.mT, None
+
+
+def _determinant(Q: Tensor) -> Tensor:
+    """1 or -1 for each of the orthogonal matrices (..., d, d)."""
+    found = elimination.determinant(Q)
+    return each_matrix(lambda A: torch.linalg.slogdet(A).sign, Q) if found is None else found
 
 
 def _by_blocks(U: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:

@@ -1,0 +1,179 @@
+// Elimination by blocks without exchanges of rows. The blocks on the diagonal are inverted, so that all other work is in
+// products, by torch's own BLAS. Matrices lie by columns; a vector is a column.
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <memory>
+#include <vector>
+
+using Gemm = void (*)(const char*, const char*, const int*, const int*, const int*, const float*, const float*,
+                      const int*, const float*, const int*, const float*, float*, const int*);
+
+// Wide enough for products at full speed, and narrow enough for the inverses to cost little.
+constexpr int WIDTH = 64;
+
+struct Product {
+  Gemm gemm;
+  // c <- keep c + scale a b
+  void operator()(char turn_a, char turn_b, int rows, int columns, int inner, float scale, const float* a, int step_a,
+                  const float* b, int step_b, float keep, float* c, int step_c) const {
+    if (rows > 0 && columns > 0 && inner > 0)
+      gemm(&turn_a, &turn_b, &rows, &columns, &inner, &scale, a, &step_a, b, &step_b, &keep, c, &step_c);
+  }
+};
+
+// Memory that lies as torch's does: products may round differently where it lies otherwise, and the same run would not
+// give the same numbers twice.
+static std::unique_ptr<float, decltype(&std::free)> scratch(size_t count) {
+  return {(float*)std::aligned_alloc(64, (count * sizeof(float) + 63) / 64 * 64), std::free};
+}
+
+static inline int last_block(int d) { return (d - 1) / WIDTH * WIDTH; }
+
+// The inverse of a block, in its place (Gauss and Jordan). With signs, of the block minus diag(+-1), chosen so that no
+// pivot is below 1.
+static void invert(float* block, int size, int* signs) {
+  float column[WIDTH];
+  for (int p = 0; p < size; ++p) {
+    float* own = block + p * WIDTH;
+    if (signs) own[p] -= signs[p] = own[p] > 0 ? -1 : 1;
+    const float inverse = 1.0f / own[p];
+    std::copy_n(own, size, column);
+    column[p] = 0;
+    for (int j = 0; j < size; ++j) {
+      if (j == p) continue;
+      float* other = block + j * WIDTH;
+      const float share = other[p] * inverse;
+#pragma omp simd
+      for (int i = 0; i < size; ++i) other[i] -= column[i] * share;
+      other[p] = share;
+    }
+#pragma omp simd
+    for (int i = 0; i < size; ++i) own[i] = -column[i] * inverse;
+    own[p] = inverse;
+  }
+}
+
+// A = L D U in the place of A (d, d), with what L makes of the columns behind it: (d, total) in all. L and U have ones
+// on their diagonals; `inverses` gets those of the blocks of D, of which U is left multiplied by.
+static void factorize(const Product& product, float* a, float* inverses, int d, int total, int* signs) {
+  const auto memory = scratch((size_t)d * WIDTH);
+  float* panel = memory.get();
+  for (int first = 0; first < d; first += WIDTH) {
+    const int last = std::min(first + WIDTH, d), size = last - first, below = d - last;
+    float *inverse = inverses + (size_t)first * WIDTH, *left = a + (size_t)first * d + last;
+    for (int j = 0; j < size; ++j) std::copy_n(a + (size_t)(first + j) * d + first, size, inverse + j * WIDTH);
+    invert(inverse, size, signs ? signs + first : nullptr);
+    product('N', 'N', below, size, size, 1, left, d, inverse, WIDTH, 0, panel, d);
+    for (int j = 0; j < size; ++j) std::copy_n(panel + (size_t)j * d, below, left + (size_t)j * d);
+    float* right = a + (size_t)last * d;
+    product('N', 'N', below, total - last, size, -1, panel, d, right + first, d, 1, right + last, d);
+  }
+}
+
+// y with D U y = v; v is used up.
+static void solve_upper(const Product& product, const float* a, const float* inverses, float* v, float* y, int d, int n) {
+  for (int first = last_block(d); first >= 0; first -= WIDTH) {
+    const int last = std::min(first + WIDTH, d), size = last - first;
+    product('N', 'N', size, n, d - last, -1, a + (size_t)last * d + first, d, y + last, d, 1, v + first, d);
+    product('N', 'N', size, n, size, 1, inverses + (size_t)first * WIDTH, WIDTH, v + first, d, 0, y + first, d);
+  }
+}
+
+// z with A^T z = g; g is used up.
+static void solve_adjoint(const Product& product, const float* a, const float* inverses, float* g, float* z, int d,
+                          int n) {
+  for (int first = 0; first < d; first += WIDTH) {
+    const int last = std::min(first + WIDTH, d), size = last - first;
+    product('T', 'N', size, n, size, 1, inverses + (size_t)first * WIDTH, WIDTH, g + first, d, 0, z + first, d);
+    product('T', 'N', d - last, n, size, -1, a + (size_t)last * d + first, d, z + first, d, 1, g + last, d);
+  }
+  for (int first = last_block(d) - WIDTH; first >= 0; first -= WIDTH) {
+    const int last = first + WIDTH;
+    product('T', 'N', WIDTH, n, d - last, -1, a + (size_t)first * d + last, d, z + last, d, 1, z + first, d);
+  }
+}
+
+// Where the numbers of row i begin that are right of the diagonal.
+static inline size_t start_of_row(size_t i, size_t d) { return i * d - i * (i + 1) / 2; }
+
+// I - W by columns, which is I + W by rows, of the numbers above the diagonal of W.
+static void identity_minus_skew(const float* numbers, float* a, int d) {
+  constexpr int TILE = 32;  // both sides of a transposition stay in the cache
+  for (int i = 0; i < d; ++i) {
+    a[(size_t)i * d + i] = 1;
+    std::copy_n(numbers + start_of_row(i, d), d - 1 - i, a + (size_t)i * d + i + 1);
+  }
+  for (int row = 0; row < d; row += TILE)
+    for (int column = 0; column <= row; column += TILE)
+      for (int i = row; i < std::min(row + TILE, d); ++i)
+        for (int j = column; j < std::min(column + TILE, i); ++j) a[(size_t)i * d + j] = -a[(size_t)j * d + i];
+}
+
+static double inner(const float* a, const float* b, int d) {
+  double sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (int i = 0; i < d; ++i) sum += (double)a[i] * b[i];
+  return sum;
+}
+
+// As y.W y = 0, y.v = |y|^2 wherever v = y - W y; by how much this is missed, beside |y| |v|, tells what rounding did.
+static float missed(const float* y, const float* v, int d, int n) {
+  float worst = 0;
+  for (int j = 0; j < n; ++j, y += d, v += d) {
+    const double length = inner(v, v, d), own = inner(y, y, d);
+    if (length == 0) continue;
+    const float now = std::fabs(inner(y, v, d) - own) / std::sqrt(own * length);
+    worst = worst >= now ? worst : now;  // a NaN stays
+  }
+  return worst;
+}
+
+extern "C" {
+
+// Y = (I - W)^{-1} V and R V = 2 Y - V, for n columns of d numbers. `work` is (d, d + n), `inverses` (d, WIDTH).
+// Gives the error that rounding has made.
+float cayley(void* gemm, const float* numbers, const float* v, float* work, float* inverses, float* y, float* turned,
+             int d, int n) {
+  const Product product{(Gemm)gemm};
+  const size_t columns = (size_t)n * d;
+  float* right = work + (size_t)d * d;
+  identity_minus_skew(numbers, work, d);
+  std::copy_n(v, columns, right);
+  factorize(product, work, inverses, d, d + n, nullptr);
+  solve_upper(product, work, inverses, right, y, d, n);
+#pragma omp simd
+  for (size_t i = 0; i < columns; ++i) turned[i] = 2 * y[i] - v[i];
+  return missed(y, v, d, n);
+}
+
+// Z = 2 (I - W)^{-T} G, which uses up g, and, where asked for, what is above the diagonal of Z Y^T - Y Z^T.
+void cayley_gradient(void* gemm, const float* work, const float* inverses, const float* y, float* g, float* z,
+                     float* numbers, int d, int n) {
+  const Product product{(Gemm)gemm};
+  solve_adjoint(product, work, inverses, g, z, d, n);
+#pragma omp simd
+  for (size_t i = 0; i < (size_t)n * d; ++i) z[i] *= 2;
+  if (!numbers) return;
+  const auto memory = scratch((size_t)d * WIDTH);
+  float* rows = memory.get();
+  for (int first = 0; first < d; first += WIDTH) {
+    const int size = std::min(WIDTH, d - first), right = d - first;
+    product('N', 'T', right, size, n, 1, y + first, d, z + first, d, 0, rows, right);
+    product('N', 'T', right, size, n, -1, z + first, d, y + first, d, 1, rows, right);
+    for (int i = 0; i < size; ++i)
+      std::copy_n(rows + (size_t)i * right + i + 1, right - 1 - i, numbers + start_of_row(first + i, d));
+  }
+}
+
+// The determinant of an orthogonal matrix, which is used up. Q - S is an upper triangular matrix times one with ones on
+// its diagonal for the signs S at which n reflections H_1 ... H_n S = Q end; each has the determinant -1.
+int determinant(void* gemm, float* q, float* inverses, int d) {
+  std::vector<int> signs(d);
+  factorize(Product{(Gemm)gemm}, q, inverses, d, d, signs.data());
+  int result = 1;
+  for (int sign : signs) result *= -sign;
+  return result;
+}
+
+}  // extern "C"

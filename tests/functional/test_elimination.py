@@ -1,0 +1,129 @@
+"""Cayley and determinants by elimination in C++, against the equations in float64."""
+
+import math
+
+import pytest
+import torch
+
+from hypersphere.functional._kernels.orthogonal import elimination
+from hypersphere.functional._kernels.orthogonal.packed import packed_length
+from hypersphere.functional.orthogonalize import apply_packed
+from tolerances import close
+
+from reference import orthogonalize as reference
+
+native = pytest.mark.skipif(elimination._library() is None, reason="needs a C++ compiler")
+
+
+def problem(d, n, lead=(), size=0.1):
+    """Numbers of W, columns V, a gradient G."""
+    numbers = size * torch.randn(*lead, packed_length(d))
+    return numbers, torch.randn(*lead, d, n), torch.randn(*lead, d, n)
+
+
+def by_equation(numbers, V, G):
+    """R V and its gradients in W and V, by autograd through the reference."""
+    numbers, V = (t.double().requires_grad_() for t in (numbers, V))
+    d = V.shape[-2]
+    above = torch.ones(d, d).triu(1).bool()
+    U = [
+        torch.zeros(d, d).double().masked_scatter(above, n)
+        for n in numbers.view(-1, numbers.shape[-1])
+    ]
+    R = torch.stack([reference.cayley(u) for u in U]).view(*V.shape[:-1], d)
+    turned = R @ V
+    return turned, *torch.autograd.grad(turned, (numbers, V), G.double())
+
+
+@native
+@pytest.mark.parametrize("lead", [(), (1,), (3,)])
+@pytest.mark.parametrize(("d", "n"), [(2, 1), (3, 3), (63, 5), (64, 64), (65, 2), (150, 7)])
+def test_the_map_and_its_gradients(d, n, lead):
+    numbers, V, G = problem(d, n, lead)
+    found = elimination.cayley(numbers, V)
+    assert found is not None
+    turned, kept = found
+    Z, slopes = elimination.cayley_gradient(kept, G, True)
+    expected, in_W, in_V = by_equation(numbers, V, G)
+    close(turned, expected, scale=30)
+    close(Z - G, in_V, scale=30)
+    close(slopes / math.sqrt(d * n), in_W / math.sqrt(d * n), scale=30)
+    assert elimination.cayley_gradient(kept, G, False)[1] is None
+
+
+@native
+def test_rotated_columns_take_this_way_and_can_go_back_twice(monkeypatch):
+    calls = []
+    solved = elimination.cayley
+    monkeypatch.setattr(elimination, "cayley", lambda *a: calls.append(1) or solved(*a))
+    numbers, V, G = problem(70, 4)
+    turned = apply_packed(numbers.requires_grad_(), V, "cayley")
+    first = torch.autograd.grad(turned, numbers, G, retain_graph=True)[0]
+    second = torch.autograd.grad(turned, numbers, G)[0]
+    assert calls == [1] and torch.equal(first, second)
+    again = apply_packed(numbers, V, "cayley")
+    assert torch.equal(again, turned)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        slope = torch.autograd.grad(again, numbers, G.requires_grad_(), create_graph=True)[0]
+        slope.sum().backward()
+
+
+@native
+@pytest.mark.parametrize("size", [1e3, 1e9, 1e30, math.nan, math.inf])
+def test_large_numbers_are_left_to_exchanges_of_rows(size):
+    """Lengths alone would not tell: for a large W of even size, R V is -V whatever Y is."""
+    numbers, V, _ = problem(96, 5, size=size)
+    assert elimination.cayley(numbers, V) is None
+    turned = apply_packed(numbers, V, "cayley")
+    if math.isfinite(size):
+        close(turned.norm(dim=0), V.norm(dim=0), scale=3)
+
+
+@native
+@pytest.mark.parametrize("size", [0.3, 1.0, 3.0, 10.0, 30.0])
+def test_what_is_accepted_is_accurate(size):
+    """At sizes where some draws keep their digits without exchanges and others do not."""
+    for _ in range(10):
+        numbers, V, G = problem(130, 4, size=size)
+        found = elimination.cayley(numbers, V)
+        if found is None:
+            continue
+        expected, in_W, _ = by_equation(numbers, V, G)
+        slopes = elimination.cayley_gradient(found[1], G, True)[1]
+        close(found[0], expected, scale=300)
+        assert (slopes - in_W).norm() < 1e-3 * in_W.norm()
+
+
+@native
+def test_zero_columns_and_no_turn():
+    numbers, V, _ = problem(70, 3)
+    V[:, 1] = 0
+    turned, _ = elimination.cayley(numbers, V)
+    assert torch.equal(turned[:, 1], V[:, 1])
+    turned, _ = elimination.cayley(torch.zeros_like(numbers), V)
+    assert torch.equal(turned, V)
+
+
+@native
+@pytest.mark.parametrize("d", [1, 2, 5, 64, 65, 130])
+def test_determinants(d):
+    Q = torch.linalg.qr(torch.randn(6, d, d, dtype=torch.float64)).Q
+    Q[::2, :, 0] *= -1
+    expected = torch.linalg.det(Q).round()
+    assert torch.equal(elimination.determinant(Q.float()).double(), expected)
+    assert torch.equal(elimination.determinant(Q.float().mT).double(), expected)
+    signs = torch.tensor([1.0, -1.0]).repeat(d)[:d]
+    assert elimination.determinant(signs.diag()) == signs.prod()
+    exchange = torch.eye(d).flip(0)  # zeros where an elimination would divide
+    assert elimination.determinant(exchange) == torch.linalg.det(exchange.double()).round()
+
+
+def test_other_types_traces_and_a_user_who_wants_none(monkeypatch):
+    numbers, V, _ = problem(8, 2)
+    assert elimination.cayley(numbers.double(), V.double()) is None
+    assert elimination.determinant(torch.eye(3, dtype=torch.float64)) is None
+    assert elimination.cayley(numbers[:0], V[:, :0]) is None
+    monkeypatch.setenv("HYPERSPHERE_NATIVE", "0")
+    assert elimination.cayley(numbers, V) is None
+    expected = apply_packed(numbers.double(), V.double(), "cayley")
+    close(apply_packed(numbers, V, "cayley"), expected, scale=3)
