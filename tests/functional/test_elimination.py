@@ -5,14 +5,17 @@ import math
 import pytest
 import torch
 
-from hypersphere.functional._kernels.orthogonal import elimination
+from hypersphere.functional._kernels.decoupled.native.libraries import switched_off
+from hypersphere.functional._kernels.orthogonal import elimination, spectra
 from hypersphere.functional._kernels.orthogonal.packed import packed_length
 from hypersphere.functional.orthogonalize import apply_packed
 from tolerances import close
 
 from reference import orthogonalize as reference
 
-native = pytest.mark.skipif(elimination._library() is None, reason="needs a C++ compiler")
+native = pytest.mark.skipif(
+    switched_off() or elimination._library() is None, reason="needs a C++ compiler"
+)
 
 
 def problem(d, n, lead=(), size=0.1):
@@ -127,3 +130,31 @@ def test_other_types_traces_and_a_user_who_wants_none(monkeypatch):
     assert elimination.cayley(numbers, V) is None
     expected = apply_packed(numbers.double(), V.double(), "cayley")
     close(apply_packed(numbers, V, "cayley"), expected, scale=3)
+
+
+@native
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_trial_of_the_library_does_not_depend_on_defaults(dtype):
+    found = elimination._library()
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        with torch.device("meta"):
+            assert elimination._agrees(found)
+    finally:
+        torch.set_default_dtype(before)
+
+
+@native
+@pytest.mark.parametrize("size", [1.0, 1e-20, 1e17, 0.0, math.nan, math.inf])
+@pytest.mark.parametrize("d", [1, 2, 50, 200])
+def test_ends_of_spectra(d, size, monkeypatch):
+    """Steps of Lanczos in C++ against the same in torch's operations."""
+    A = torch.randn(d, d)
+    cases = [(A * size, {"squared": True}), ((A + A.mT) * size, {}), (torch.eye(d) * size, {})]
+    cases += [((A - A.mT) * size, {"skew": True}), (torch.eye(d) * size, {"squared": True})]
+    found = [spectra.spectrum(matrix, **options) for matrix, options in cases]
+    monkeypatch.setattr(spectra, "_native_lanczos", lambda *a: None)
+    expected = [spectra.spectrum(matrix, **options) for matrix, options in cases]
+    for one, other in zip(found, expected, strict=True):
+        assert one == pytest.approx(other, abs=2e-3 * max(map(abs, other)), nan_ok=True)

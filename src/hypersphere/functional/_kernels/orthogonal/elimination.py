@@ -122,12 +122,13 @@ def _library() -> Any:
 
 def _agrees(found: Any) -> bool:
     """Whether two equations, x - w y = a and w x + y = b, are solved, and a turn is known."""
-    numbers, v = torch.tensor([0.5]), torch.tensor([[1.0, 2.0]])
-    factors, inverses = torch.empty(3, 2), torch.empty(2, WIDTH)
+    plain = torch.zeros(0, dtype=torch.float32, device="cpu")  # whatever torch's defaults are
+    numbers, v = plain.new_tensor([0.5]), plain.new_tensor([[1.0, 2.0]])
+    factors, inverses = v.new_empty(3, 2), v.new_empty(2, WIDTH)
     y, turned = torch.empty_like(v), torch.empty_like(v)
     tensors = (numbers, v, factors, inverses, y, turned)
     found.cayley(_gemm(), *(t.data_ptr() for t in tensors), 2, 1)
     # R = (I + W)(I - W)^{-1} = [[3, 4], [-4, 3]] / 5
     close = all(abs(a - b) < 1e-5 for a, b in zip(turned[0].tolist(), (2.2, 0.4), strict=True))
-    swap = torch.tensor([[0.0, 1.0], [1.0, 0.0]])
+    swap = v.new_tensor([[0.0, 1.0], [1.0, 0.0]])
     return close and found.determinant(_gemm(), swap.data_ptr(), inverses.data_ptr(), 2) == -1

@@ -11,20 +11,33 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-__all__ = ["inverse_upper", "spans", "subtract_product"]
+__all__ = ["halfway", "inverse_upper", "spans", "subtract_product"]
 
 # Wide enough for products at full speed, and narrow enough for the blocks to cost little.
 WIDTH = 64
 
 
-def spans(d: int) -> Iterator[tuple[int, int]]:
-    """First and last (exclusive) column of each block of d columns.
+def spans(d: int, blocks: int = 1) -> Iterator[tuple[int, int]]:
+    """First and last (exclusive) column of each block of d columns, or of several blocks.
 
     >>> list(spans(100))
     [(0, 64), (64, 100)]
     """
-    for first in range(0, d, WIDTH):
-        yield first, min(first + WIDTH, d)
+    width = blocks * WIDTH
+    for first in range(0, d, width):
+        yield first, min(first + width, d)
+
+
+def halfway(first: int, last: int) -> int | None:
+    """Where to cut columns in two so that both have whole blocks, None for a single block.
+
+    Halves of halves make the products as large as they can be, which is when they are fastest.
+
+    >>> halfway(0, 576), halfway(320, 576), halfway(512, 576)
+    (320, 448, None)
+    """
+    blocks = -(-(last - first) // WIDTH)
+    return first + -(-blocks // 2) * WIDTH if blocks > 1 else None
 
 
 def subtract_product(C: Tensor, A: Tensor, B: Tensor) -> None:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
+from ctypes import c_bool, c_float, c_int, c_void_p
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ...host import known
+from ...host import can_look, known
+from ..decoupled.native.libraries import library, switched_off
 
 # Note [Spectra]
 # Loewdin and the exponential choose their number of terms from the spectrum of a matrix, the
@@ -18,18 +22,35 @@ from ...host import known
 # overlooked: all three check afterwards that lengths were kept, and go another way if not.
 _LANCZOS_STEPS = 8
 _MARGIN = 0.03
+_FEW = 180  # columns up to which one thread is through before a second one has started
 
 
-def spectrum(*factors: Tensor, skew: bool = False) -> tuple[float, float]:
+def spectrum(A: Tensor, squared: bool = False, skew: bool = False) -> tuple[float, float]:
     """Ends of the spectrum of a symmetric A (..., d, d), or of A / i for a skew A. Note [Spectra].
 
-    A is the product of the factors; it is not formed, a row meets one factor after the other.
+    With `squared`, of A^T A for any A, which is not formed.
     """
-    d = factors[0].shape[-1]
-    parts = [F.reshape(-1, d, d) for F in factors]
-    x = torch.cos(torch.arange(d, dtype=parts[0].dtype, device=parts[0].device))
-    x = (x / torch.linalg.vector_norm(x)).expand(len(parts[0]), 1, d)
-    if len(x) == 1:  # a plain product is faster than a batch of one
+    d = A.shape[-1]
+    A = A.reshape(-1, d, d)
+    x = torch.cos(torch.arange(d, dtype=A.dtype, device=A.device))
+    x = x / torch.linalg.vector_norm(x)
+    diagonal, off, unit = _native_lanczos(A, x, squared, skew) or _lanczos(A, x, squared, skew)
+    if not number_of(torch.isfinite(diagonal.sum() + off.sum())):
+        return math.nan, math.nan
+    # After an early end come zeros; the first entry lies within the spectrum.
+    ended = torch.cat([torch.ones_like(diagonal[..., :1]), off], -1).cumprod(-1) == 0
+    diagonal = torch.where(ended, diagonal[..., :1], diagonal)
+    T = torch.diag_embed(diagonal) + torch.diag_embed(off, offset=1) + torch.diag_embed(off, -1)
+    values = torch.linalg.eigvalsh(T)
+    margin = _MARGIN * (values[..., -1:] - values[..., :1])
+    low, high = (values[..., :1] - margin) * unit, (values[..., -1:] + margin) * unit
+    return number_of(low.min()), number_of(high.max())
+
+
+def _lanczos(A: Tensor, x: Tensor, squared: bool, skew: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Diagonals (batch, steps) and (batch, steps - 1) of T, and the unit (batch, 1) it is in."""
+    x, parts = x.expand(len(A), 1, -1), [A.mT, A] if squared else [A]
+    if len(A) == 1:  # a plain product is faster than a batch of one
         x, parts = x[0], [F[0] for F in parts]
     units = []  # so that squares neither under- nor overflow
     for F in parts:
@@ -37,7 +58,7 @@ def spectrum(*factors: Tensor, skew: bool = False) -> tuple[float, float]:
         units.append(torch.where(size > 0, size, 1.0))
     previous, beta = torch.zeros_like(x), torch.zeros_like(x[..., :1])
     alphas, betas = [], []
-    for _ in range(min(_LANCZOS_STEPS, d)):
+    for _ in range(min(_LANCZOS_STEPS, A.shape[-1])):
         y = x
         for F, unit in zip(parts, units, strict=True):
             y = (y @ F).div_(unit)
@@ -47,18 +68,37 @@ def spectrum(*factors: Tensor, skew: bool = False) -> tuple[float, float]:
         previous, x = x, y / beta.clamp_min(1e-30)
         alphas.append(alpha)
         betas.append(beta)
-    diagonal, off = torch.cat(alphas, -1).double(), torch.cat(betas, -1).double()[..., :-1]
-    if not number_of(torch.isfinite(diagonal.sum() + off.sum())):
-        return math.nan, math.nan
-    # After an early end come zeros; the first entry lies within the spectrum.
-    ended = torch.cat([torch.ones_like(diagonal[..., :1]), off], -1).cumprod(-1) == 0
-    diagonal = torch.where(ended, diagonal[..., :1], diagonal)
-    T = torch.diag_embed(diagonal) + torch.diag_embed(off, offset=1) + torch.diag_embed(off, -1)
-    values = torch.linalg.eigvalsh(T)
-    margin = _MARGIN * (values[..., -1:] - values[..., :1])
     unit = math.prod(units[1:], start=units[0]).double()
-    low, high = (values[..., :1] - margin) * unit, (values[..., -1:] + margin) * unit
-    return number_of(low.min()), number_of(high.max())
+    return torch.cat(alphas, -1).double(), torch.cat(betas, -1).double()[..., :-1], unit
+
+
+def _native_lanczos(
+    A: Tensor, x: Tensor, squared: bool, skew: bool
+) -> tuple[Tensor, Tensor, Tensor] | None:
+    """The same in C++, for one matrix; None where there is no library."""
+    if len(A) != 1 or A.dtype != torch.float32 or not can_look(A) or switched_off():
+        return None
+    kernels = _lanczos_library()
+    if kernels is None:
+        return None
+    A, d = A.contiguous(), A.shape[-1]
+    steps, threads = min(_LANCZOS_STEPS, d), torch.get_num_threads() if d > _FEW else 1
+    diagonals = A.new_empty(2, 1, steps, dtype=torch.float64)
+    places = (A.data_ptr(), x.data_ptr(), diagonals[0].data_ptr(), diagonals[1].data_ptr())
+    largest = kernels.lanczos(*places, d, steps, squared, skew, threads)
+    unit = largest * largest if squared else largest
+    return diagonals[0], diagonals[1, :, :-1], diagonals.new_tensor([[unit or 1.0]])
+
+
+@functools.cache
+def _lanczos_library() -> Any:
+    """The function of lanczos.cpp, or None."""
+    found = library(Path(__file__).with_name("lanczos.cpp").read_text())
+    if found is not None:
+        places = [c_void_p, c_void_p, c_void_p, c_void_p]
+        found.lanczos.argtypes = [*places, c_int, c_int, c_bool, c_bool, c_int]
+        found.lanczos.restype = c_float
+    return found
 
 
 def number_of(value: Tensor) -> float:

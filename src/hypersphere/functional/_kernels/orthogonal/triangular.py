@@ -18,9 +18,9 @@ from torch.autograd.function import once_differentiable
 
 from ...host import can_look, known
 from ..autograd import Function
-from . import elimination
+from . import elimination, panels
 from .batches import each_matrix
-from .panels import inverse_upper, spans, subtract_product
+from .panels import halfway, inverse_upper, spans, subtract_product
 from .rotations import stretched, upper_skew_outer
 from .spectra import spectrum
 
@@ -41,7 +41,7 @@ def triangular(U: Tensor, V: Tensor, reflections: bool) -> Tensor:
         result = Reflectors.apply(U, V, reflections)
         return result
     with torch.no_grad():
-        low, high = spectrum(U.mT, U)
+        low, high = spectrum(U, squared=True)
         near = 1e-30 < high <= _MAX_CONDITION * low
         if reflections:  # a column with nothing to reflect has a zero right below its diagonal
             near = near and bool(known(U.diagonal(-1, dim1=-2, dim2=-1).all()))
@@ -54,7 +54,7 @@ def triangular(U: Tensor, V: Tensor, reflections: bool) -> Tensor:
 
 
 class BlockGramSchmidt(Function):
-    """Q and T themselves, a block of columns at a time: nearly all of it products.
+    """Q and T themselves, by halves of the columns and halves of these: nearly all of it products.
 
     Within a block T comes from a Cholesky factorization of its Gram matrix. For a U that is well
     conditioned, as it is in training.
@@ -97,35 +97,57 @@ def _determinant(Q: Tensor) -> Tensor:
 
 def _by_blocks(U: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
     """Q, T right of its diagonal blocks, and the inverses of those."""
-    d, Q, T, inverses = U.shape[-1], U.clone(), torch.empty_like(U), []
-    for first, last in spans(d):
-        block, rest = Q[..., first:last], Q[..., last:]
-        L = torch.linalg.cholesky_ex(block.mT @ block)[0]
-        inverses.append(inverse_upper(L.mT))
-        unit = block @ inverses[-1]
-        block.copy_(unit)
-        if last < d:
-            share = torch.matmul(unit.mT, rest, out=T[..., first:last, last:])
-            subtract_product(rest, unit, share)
+    d, Q, T = U.shape[-1], U.clone(), torch.empty_like(U)
+    inverses: list[Tensor] = []
+    _orthonormalize(Q, T, inverses, 0, d)
     return Q, T, inverses
 
 
-def _gradient(Q: Tensor, T: Tensor, inverses: list[Tensor], p: Tensor, s: Tensor) -> Tensor:
-    """Q K T^{-T} with K = tril(P S^T - S P^T, -1), for P and S given by rows, from the last block.
+def _orthonormalize(Q: Tensor, T: Tensor, inverses: list[Tensor], first: int, last: int) -> None:
+    """U = Q T for these columns, in the place of U."""
+    middle = halfway(first, last)
+    if middle is None:
+        block = Q[..., first:last]
+        L = torch.linalg.cholesky_ex(block.mT @ block)[0]
+        inverses.append(inverse_upper(L.mT))
+        block.copy_(block @ inverses[-1])
+        return
+    done, rest = Q[..., first:middle], Q[..., middle:last]
+    _orthonormalize(Q, T, inverses, first, middle)
+    share = torch.matmul(done.mT, rest, out=T[..., first:middle, middle:last])
+    subtract_product(rest, done, share)
+    _orthonormalize(Q, T, inverses, middle, last)
 
-    Both K T^{-T} = C and what follows from it are lower triangular: only that is computed.
+
+def _gradient(Q: Tensor, T: Tensor, inverses: list[Tensor], p: Tensor, s: Tensor) -> Tensor:
+    """Q C with C = K T^{-T} and K = tril(P S^T - S P^T, -1), for P and S given by rows.
+
+    Both K and C are lower triangular: little more than that is computed.
     """
     left, right = torch.cat([p, s], dim=-2), torch.cat([s, -p], dim=-2)
-    grad_U, C = torch.empty_like(Q), torch.zeros_like(Q)
-    for (first, last), inverse in reversed([*zip(spans(Q.shape[-1]), inverses, strict=True)]):
-        K = left[..., first:].mT @ right[..., first:last]
+    grad_U, C, d = torch.empty_like(Q), torch.zeros_like(Q), Q.shape[-1]
+    for first, last in spans(d, blocks=2):
+        K = C[..., first:, first:last]
+        torch.matmul(left[..., first:].mT, right[..., first:last], out=K)
         K[..., : last - first, :].tril_(-1)
-        if last < Q.shape[-1]:
-            below, past = K[..., last - first :, :], C[..., last:, last:]
-            subtract_product(below, past, T[..., first:last, last:].mT)
-        column = torch.matmul(K, inverse.mT, out=C[..., first:, first:last])
+    _divide(C, T, inverses, 0, d)
+    for first, last in spans(d, blocks=2):
+        column = C[..., first:, first:last]
         torch.matmul(Q[..., first:], column, out=grad_U[..., first:last])
     return grad_U
+
+
+def _divide(C: Tensor, T: Tensor, inverses: list[Tensor], first: int, last: int) -> None:
+    """C <- C T^{-T} for these columns of a lower triangular C, from the last."""
+    middle = halfway(first, last)
+    if middle is None:
+        column = C[..., first:, first:last]
+        column.copy_(column @ inverses[first // panels.WIDTH].mT)
+        return
+    _divide(C, T, inverses, middle, last)
+    below, done = C[..., middle:, first:middle], C[..., middle:, middle:last]
+    subtract_product(below, done, T[..., first:middle, middle:last].mT)
+    _divide(C, T, inverses, first, middle)
 
 
 class Reflectors(Function):
