@@ -7,6 +7,7 @@ from hypersphere.functional._kernels.orthogonal import packed, panels
 from hypersphere.functional.orthogonalize import (
     apply_orthogonal,
     apply_packed,
+    orthogonalize,
     pack_skew,
     skew,
 )
@@ -87,3 +88,35 @@ def test_packed_numbers_of_every_size(scale):
     if scale < 1e10:
         close(*results, scale=100)
     assert results[0][1].isfinite().all()
+
+
+@pytest.mark.parametrize("method", ["gram_schmidt", "householder"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("apart", [0.0, 1e-12, 1e-5, 1e-2])
+def test_one_column_that_depends_on_another_is_seen(method, dtype, apart):
+    """Among many that do not, where a few steps of Lanczos overlook it and lengths are all 1."""
+    d = 300
+    U = torch.linalg.qr(torch.randn(d, d, dtype=torch.float64)).Q
+    U += 0.3 * torch.randn(d, d, dtype=torch.float64) / d**0.5
+    U[:, 250] = U[:, 10] + apart * U[:, 250]
+    R = orthogonalize(U.to(dtype), method)
+    close(R.mT @ R, torch.eye(d, dtype=dtype), scale=3)
+
+
+@pytest.mark.parametrize("noise", [0.0, 1e-4, 1e-3, 1e-2, 0.1])
+@pytest.mark.parametrize("d", [2, 4, 64])
+def test_slopes_of_loewdin_near_an_orthogonal_matrix(d, noise):
+    U = torch.eye(d) + noise * torch.randn(d, d) / d**0.5
+    V, G = torch.randn(d, 2), torch.randn(d, 2)
+
+    def slope(U, rotated):
+        U = U.clone().requires_grad_()
+        return torch.autograd.grad(rotated(U), U, G.to(U.dtype))[0]
+
+    def by_newton_schulz(U):  # autograd through the reference divides by differences
+        for _ in range(40):
+            U = 1.5 * U - 0.5 * U @ (U.mT @ U)
+        return U @ V.double()
+
+    found = slope(U, lambda U: apply_orthogonal(U, V, "loewdin"))
+    close(found, slope(U.double(), by_newton_schulz), scale=10)

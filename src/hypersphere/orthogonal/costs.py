@@ -19,7 +19,7 @@ _HELD: dict[str, tuple[float, float, float]] = {
     "exponential": (3.6, 28.4, 22.7),
     "gram_schmidt": (6.7, 6.0, 12.0),
     "householder": (6.7, 7.0, 12.7),
-    "loewdin": (4.1, 10.9, 10.5),
+    "loewdin": (7.1, 16.9, 24.7),
     "ogd": (5.9, 1.1, 5.0),
     "none": (2.4, 1.6, 3.5),
     "spd": (4.0, 3.0, 5.5),  # and whatever else has a structure (F.35)

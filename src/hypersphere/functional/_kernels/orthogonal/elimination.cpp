@@ -166,6 +166,18 @@ void cayley_gradient(void* gemm, const float* work, const float* inverses, const
   }
 }
 
+// y = A^{-1} V for a positive definite A, where no row needs an exchange either: `work` is A and V, (d, d + n).
+void solve(void* gemm, float* work, float* inverses, float* y, int d, int n) {
+  const Product product{(Gemm)gemm};
+  factorize(product, work, inverses, d, d + n, nullptr);
+  solve_upper(product, work, inverses, work + (size_t)d * d, y, d, n);
+}
+
+// z = A^{-T} G of a matrix that was eliminated; g is used up.
+void solve_again(void* gemm, const float* work, const float* inverses, float* g, float* z, int d, int n) {
+  solve_adjoint(Product{(Gemm)gemm}, work, inverses, g, z, d, n);
+}
+
 // The determinant of an orthogonal matrix, which is used up. Q - S is an upper triangular matrix times one with ones on
 // its diagonal for the signs S at which n reflections H_1 ... H_n S = Q end; each has the determinant -1.
 int determinant(void* gemm, float* q, float* inverses, int d) {

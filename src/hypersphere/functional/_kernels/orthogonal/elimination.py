@@ -19,7 +19,7 @@ from torch import Tensor
 from ...host import can_look
 from ..decoupled.native.libraries import library, switched_off
 
-__all__ = ["Eliminated", "cayley", "cayley_gradient", "determinant"]
+__all__ = ["Eliminated", "cayley", "cayley_gradient", "determinant", "solve", "solve_again"]
 
 WIDTH = 64  # as in elimination.cpp
 # An error beyond this asks for exchanges of rows, or for float64: Note [Large W].
@@ -27,7 +27,7 @@ TOLERANCE = torch.finfo(torch.float32).eps ** 0.75
 
 
 class Eliminated(NamedTuple):
-    """What the gradient needs of a solution: the factors of I - W, and Y."""
+    """What the gradient needs of a solution: the factors of the matrix, and Y."""
 
     factors: Tensor
     inverses: Tensor
@@ -62,6 +62,31 @@ def cayley_gradient(found: Eliminated, G: Tensor, wanted: bool) -> tuple[Tensor,
     for places in _matrices(*tensors, lead=lead):
         _library().cayley_gradient(_gemm(), *places, d, n)
     return z.mT, numbers
+
+
+def solve(A: Tensor, rows: Tensor) -> Eliminated | None:
+    """Y = A^{-1} V of positive definite A (..., d, d) and V given by rows (..., n, d).
+
+    None where there is no library, or the types are others.
+    """
+    if not (_suits(A) and _suits(rows)) or _library() is None:
+        return None
+    *lead, n, d = rows.shape
+    factors, inverses = torch.cat([A, rows], dim=-2), A.new_empty(*lead, d, WIDTH)
+    y = A.new_empty(*lead, n, d)
+    for places in _matrices(factors, inverses, y, lead=lead):
+        _library().solve(_gemm(), *places, d, n)
+    return Eliminated(factors, inverses, y.mT)
+
+
+def solve_again(found: Eliminated, rows: Tensor) -> Tensor:
+    """The rows of A^{-T} G, for G given by rows (..., n, d)."""
+    *lead, n, d = rows.shape
+    g = rows.clone(memory_format=torch.contiguous_format)
+    z = torch.empty_like(g)
+    for places in _matrices(found.factors, found.inverses, g, z, lead=lead):
+        _library().solve_again(_gemm(), *places, d, n)
+    return z
 
 
 def determinant(Q: Tensor) -> Tensor | None:
@@ -110,13 +135,12 @@ def _library() -> Any:
     found = library(Path(__file__).with_name("elimination.cpp").read_text())
     if found is None:
         return None
-    place = c_void_p
-    found.cayley.argtypes, found.cayley.restype = [*[place] * 7, c_int, c_int], c_float
-    found.cayley_gradient.argtypes, found.cayley_gradient.restype = (
-        [*[place] * 7, c_int, c_int],
-        None,
-    )
-    found.determinant.argtypes, found.determinant.restype = [*[place] * 3, c_int], c_int
+    places = {"cayley": 7, "cayley_gradient": 7, "solve": 4, "solve_again": 5, "determinant": 3}
+    for name, count in places.items():
+        function = getattr(found, name)
+        numbers = [c_int] if name == "determinant" else [c_int, c_int]
+        function.argtypes, function.restype = [c_void_p] * count + numbers, None
+    found.cayley.restype, found.determinant.restype = c_float, c_int
     return found if _agrees(found) else None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -11,6 +12,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ..autograd import Function
+from . import elimination
 from .rotations import stretched
 from .spectra import inverse_root_poles, number_of, spectrum
 
@@ -26,7 +28,7 @@ class Loewdin(Function):
         lambda^{-1/2} ~ sum_j w_j / (lambda + s_j),
 
     placed by elliptic functions (Hale, Higham, Trefethen 2008) so that r = 2 or 3 reach float32:
-    r Cholesky factors, shared by both passes. Elsewhere the SVD of U in float64 does it (F.10):
+    r factorizations, shared by both passes. Elsewhere the SVD of U in float64 does it (F.10):
     M would square the condition of U. Both gradients hold sums of eigenvalues or singular values,
     never differences: equal ones are harmless.
     """
@@ -44,20 +46,16 @@ class Loewdin(Function):
         if not ctx.near:
             return _by_svd(ctx, U, V)
         # 2e-6 in float32, the rounding error of the products around it
-        shifts, weights = inverse_root_poles(low, high, 16 * torch.finfo(U.dtype).eps)
-        factors, diagonal, before = [], M.diagonal(dim1=-2, dim2=-1), 0.0
-        for shift in shifts:
-            diagonal.add_(shift - before)
-            factors.append(torch.linalg.cholesky_ex(M)[0])
-            before = shift
-        solutions = _solve_all(factors, V.mT)
+        error = 16 * torch.finfo(U.dtype).eps
+        shifts, weights = inverse_root_poles(*_widened(low, high), error)
+        factors, solutions = _solve_all(M, shifts, V.mT)
         turned = torch.cat(solutions, dim=-2) @ U.mT  # the rows of U Y_j, also for the gradient
         result = _combine(turned.chunk(len(weights), dim=-2), weights).mT
         if stretched(result, V):  # Note [Spectra]: an eigenvalue lies outside
             ctx.near = False
             return _by_svd(ctx, U, V)
         ctx.weights = weights
-        ctx.save_for_backward(U, turned, *solutions, *factors)
+        ctx.save_for_backward(U, turned, *solutions, *itertools.chain(*factors))
         return result
 
     @staticmethod
@@ -76,7 +74,9 @@ class Loewdin(Function):
         U, turned, *saved = ctx.saved_tensors
         weights, g = ctx.weights, G.mT
         solutions, factors = saved[: len(weights)], saved[len(weights) :]
-        right = _solve_all(factors, g @ U)
+        parts = len(factors) // len(weights)
+        rows = g @ U
+        right = [_solve(factors[i : i + parts], rows) for i in range(0, len(factors), parts)]
         grad_V = _combine(right, weights).mT if ctx.needs_input_grad[1] else None
         if not ctx.needs_input_grad[0]:
             return None, grad_V
@@ -93,13 +93,46 @@ class Loewdin(Function):
         return (G @ root).add_(U @ (grad_M + grad_M.mT)), grad_V
 
 
-def _solve_all(factors: list[Tensor], rows: Tensor) -> list[Tensor]:
-    """For every Cholesky factor the rows of its solution."""
-    solutions = []
-    for L in factors:  # torch.cholesky_solve would copy L each time
-        half = torch.linalg.solve_triangular(L, rows.mT, upper=False)
-        solutions.append(torch.linalg.solve_triangular(L.mT, half, upper=True).mT)
-    return solutions
+def _solve_all(
+    M: Tensor, shifts: list[float], rows: Tensor
+) -> tuple[list[Sequence[Tensor]], list[Tensor]]:
+    """For every shift what M + s I was factorized into, and the rows of its solution.
+
+    M is written into.
+    """
+    factors: list[Sequence[Tensor]] = []
+    solutions: list[Tensor] = []
+    diagonal, before = M.diagonal(dim1=-2, dim2=-1), 0.0
+    for shift in shifts:
+        diagonal.add_(shift - before)
+        before = shift
+        found = elimination.solve(M, rows)
+        if found is None:
+            factors.append([torch.linalg.cholesky_ex(M)[0]])
+            solutions.append(_solve(factors[-1], rows))
+        else:
+            factors.append([found.factors, found.inverses])
+            solutions.append(found.Y.mT)
+    return factors, solutions
+
+
+def _solve(factors: Sequence[Tensor], rows: Tensor) -> Tensor:
+    """The rows of the solution, by a Cholesky factor or by what an elimination has left."""
+    if len(factors) == 2:
+        return elimination.solve_again(elimination.Eliminated(factors[0], factors[1], rows), rows)
+    (L,) = factors  # torch.cholesky_solve would copy it each time
+    half = torch.linalg.solve_triangular(L, rows.mT, upper=False)
+    solution: Tensor = torch.linalg.solve_triangular(L.mT, half, upper=True).mT
+    return solution
+
+
+def _widened(low: float, high: float) -> tuple[float, float]:
+    """An interval around [low, high] whose ends are a factor of 2 apart, or more.
+
+    On a narrow one a single pole would have the right values, but not their slope.
+    """
+    middle, reach = math.sqrt(low * high), max(math.sqrt(high / low), math.sqrt(2.0))
+    return middle / reach, middle * reach
 
 
 def _combine(parts: Sequence[Tensor], weights: list[float]) -> Tensor:

@@ -10,7 +10,8 @@ any such factorization, Q = Q_0 D, S = D V and P = Q_0^T G, the gradient is
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -45,12 +46,34 @@ def triangular(U: Tensor, V: Tensor, reflections: bool) -> Tensor:
         near = 1e-30 < high <= _MAX_CONDITION * low
         if reflections:  # a column with nothing to reflect has a zero right below its diagonal
             near = near and bool(known(U.diagonal(-1, dim1=-2, dim2=-1).all()))
-    if near:
-        result = BlockGramSchmidt.apply(U, V, reflections)
+        parts = _by_blocks(U) if near else None
+        if parts is not None and not _apart(U, parts):
+            parts = None
+    if parts is not None:
+        result = BlockGramSchmidt.apply(U, V, reflections, parts)
         if not stretched(result.detach(), V, 20 * torch.finfo(V.dtype).eps):  # Note [Spectra]
             return result
     result = Reflectors.apply(U, V, reflections)
     return result
+
+
+class Parts(NamedTuple):
+    """Q, T right of its diagonal blocks, and the inverses of those."""
+
+    Q: Tensor
+    T: Tensor
+    inverses: list[Tensor]
+
+
+def _apart(U: Tensor, parts: Parts) -> bool:
+    """Whether each column is well apart from those before it: |u_j| / t_jj is at most cond(U).
+
+    A single column that depends on others is what a few steps of Lanczos may overlook, and lengths
+    cannot tell it, as all columns of Q have the length 1.
+    """
+    of_T = torch.cat([part.diagonal(dim1=-2, dim2=-1) for part in parts.inverses], -1)
+    ratio = (torch.linalg.vector_norm(U, dim=-2) * of_T).abs().amax()
+    return bool(known(ratio <= math.sqrt(_MAX_CONDITION)))  # not for a NaN
 
 
 class BlockGramSchmidt(Function):
@@ -61,8 +84,8 @@ class BlockGramSchmidt(Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, U: Tensor, V: Tensor, reflections: bool) -> Tensor:
-        Q, T, inverses = _by_blocks(U)
+    def forward(ctx: Any, U: Tensor, V: Tensor, reflections: bool, parts: Parts) -> Tensor:
+        Q, T, inverses = parts
         S = V
         ctx.last = None
         if reflections:
@@ -76,17 +99,17 @@ class BlockGramSchmidt(Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
         Q, T, S, *inverses = ctx.saved_tensors
         p = grads[0].mT @ Q  # the rows of P
         grad_U = None
         if ctx.needs_input_grad[0]:
             grad_U = _gradient(Q, T, inverses, p, S.mT)
         if not ctx.needs_input_grad[1]:
-            return grad_U, None, None
+            return grad_U, None, None, None
         if ctx.last is not None:
             p[..., -1:] *= ctx.last.unsqueeze(-1)
-        return grad_U, p.mT, None
+        return grad_U, p.mT, None, None
 
 
 def _determinant(Q: Tensor) -> Tensor:
@@ -95,12 +118,11 @@ def _determinant(Q: Tensor) -> Tensor:
     return each_matrix(lambda A: torch.linalg.slogdet(A).sign, Q) if found is None else found
 
 
-def _by_blocks(U: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
-    """Q, T right of its diagonal blocks, and the inverses of those."""
+def _by_blocks(U: Tensor) -> Parts:
     d, Q, T = U.shape[-1], U.clone(), torch.empty_like(U)
     inverses: list[Tensor] = []
     _orthonormalize(Q, T, inverses, 0, d)
-    return Q, T, inverses
+    return Parts(Q, T, inverses)
 
 
 def _orthonormalize(Q: Tensor, T: Tensor, inverses: list[Tensor], first: int, last: int) -> None:
