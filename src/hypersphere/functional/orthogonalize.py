@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ._kernels.orthogonal.batches import each_matrix
 from ._kernels.orthogonal.cayley import Cayley, CayleyMatrix
+from ._kernels.orthogonal.exponential import Exponential
 from ._kernels.orthogonal.opaque import series
 from ._kernels.orthogonal.packed import pack_skew, packed_length, packed_size, unpacked_skew
 from ._kernels.orthogonal.rotations import skew
@@ -128,17 +129,14 @@ def apply_packed(numbers: Tensor, V: Tensor, method: str) -> Tensor:
     d, n = V.shape[-2:]
     batch = numbers.shape[:-1].numel()
     wide = numbers.dtype == V.dtype and V.dtype.itemsize >= 4
-    if (
-        method == "cayley"
-        and wide
-        and 0 < n <= d
-        and (batch == 1 or (batch > 1 and d > _SMALL))
-        and can_look(numbers)
-    ):
+    # Small blocks of Cayley are inverted as a batch.
+    suits = batch == 1 or (batch > 1 and (d > _SMALL or method == "exponential"))
+    if wide and 0 < n <= d and suits and can_look(numbers):
+        kernel = {"cayley": Cayley, "exponential": Exponential}[method]
         lead = () if batch == 1 else (batch,)
         columns = V.reshape(*lead, d, n)
         with torch.autocast(device_type=V.device.type, enabled=False):
-            rotated: Tensor = Cayley.apply(numbers.reshape(*lead, -1), columns, True)
+            rotated: Tensor = kernel.apply(numbers.reshape(*lead, -1), columns, True)
         return rotated.reshape(V.shape)
     return apply_orthogonal(unpacked_skew(numbers, d), V, method)
 

@@ -9,7 +9,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ..autograd import Function
-from .rotations import skew, stretched
+from .packed import pack_skew, skew_of_packed
+from .rotations import above_skew_outer, skew, stretched, upper_skew_outer
 from .spectra import bessel, gauss_legendre, spectrum
 
 # The series has about |W|_2 terms: beyond this, squaring is cheaper.
@@ -20,7 +21,7 @@ _LARGEST = 1e8
 
 
 class Exponential(Function):
-    r"""exp(W) V with W = skew(U), in n columns at a time.
+    r"""exp(W) V with W = skew(U), in n columns at a time; U is (..., d, d) or packed.
 
     With rho >= \|W\|_2, B = W / rho and Bessel functions J_k, for every s in [0, 1]
 
@@ -38,8 +39,8 @@ class Exponential(Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, U: Tensor, V: Tensor) -> Tensor:
-        W = skew(U)
+    def forward(ctx: Any, U: Tensor, V: Tensor, packed: bool = False) -> Tensor:
+        ctx.packed, W = packed, skew_of_packed(U, V.shape[-2]) if packed else skew(U)
         _, rho = spectrum(W, skew=True)
         ctx.squared = not rho <= _MAX_TURN  # nor if rho is not a number
         rho = max(rho, 1e-2)
@@ -63,12 +64,13 @@ class Exponential(Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         (G,) = grads
         if ctx.squared:
             W, V = ctx.saved_tensors
             grad_W, grad_V = _squared_gradients(W, V, G)
-            return (grad_W - grad_W.mT).mul_(ctx.shrink).triu_(1), grad_V
+            grad_W = (grad_W - grad_W.mT).mul_(ctx.shrink)
+            return pack_skew(grad_W) if ctx.packed else grad_W.triu_(1), grad_V, None
         (W, terms), rho = ctx.saved_tensors, ctx.rho
         adjoints = _chebyshev(W, 1.0 / rho, G.mT, len(terms))
         eps = torch.finfo(G.dtype).eps
@@ -79,9 +81,8 @@ class Exponential(Function):
         if ctx.needs_input_grad[0]:
             # The nodes lie evenly about 1/2: the sum for 1 - s is the one at the other end.
             right = _sums(coefficients[:-1].flip(0) * weights.unsqueeze(-1), terms)
-            grad_W = _side_by_side(left[:-1]).mT @ _side_by_side(right)
-            grad_U = (grad_W - grad_W.mT).triu_(1)
-        return grad_U, left[-1].mT
+            grad_U = _skew_outer(_side_by_side(left[:-1]), _side_by_side(right), ctx.packed)
+        return grad_U, left[-1].mT, None
 
 
 def _chebyshev(W: Tensor, scale: float, rows: Tensor, count: int) -> Tensor:
@@ -104,6 +105,15 @@ def _sums(coefficients: Tensor, terms: Tensor) -> Tensor:
 def _side_by_side(sums: Tensor) -> Tensor:
     """(count, ..., n, d) -> (..., count n, d)"""
     return sums.movedim(0, -3).flatten(-3, -2)
+
+
+def _skew_outer(a: Tensor, b: Tensor, packed: bool) -> Tensor:
+    """triu(A B^T - B A^T, 1) for A and B given by rows: a = A^T, b = B^T."""
+    if 3 * a.shape[-2] <= 2 * a.shape[-1]:
+        return pack_skew(above_skew_outer(a, b)) if packed else upper_skew_outer(a, b)
+    product = a.mT @ b  # so many rows would take more memory than the matrix
+    difference = product - product.mT
+    return pack_skew(difference) if packed else difference.triu_(1)
 
 
 def _squared_gradients(W: Tensor, V: Tensor, G: Tensor) -> tuple[Tensor, Tensor]:

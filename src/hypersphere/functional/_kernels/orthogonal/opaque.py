@@ -40,7 +40,7 @@ def rotation_series(U: Tensor, V: Tensor, method: str) -> Tensor:
 def rotation_series_backward(U: Tensor, V: Tensor, G: Tensor, method: str) -> tuple[Tensor, Tensor]:
     context = _Context()
     _OPAQUE[method].forward(context, U, V)
-    grad_U, grad_V = _OPAQUE[method].backward(context, G)
+    grad_U, grad_V = _OPAQUE[method].backward(context, G)[:2]
     return grad_U.contiguous(), grad_V.contiguous()
 
 

@@ -96,6 +96,13 @@ def identity_plus_skew(numbers: Tensor, d: int) -> Tensor:
     return _taken(entries, _signed_places(d, numbers.device)).view(*numbers.shape[:-1], d, d)
 
 
+def skew_of_packed(numbers: Tensor, d: int) -> Tensor:
+    """The skew matrix W that is stored as these numbers, outside of autograd."""
+    W = identity_plus_skew(numbers, d)
+    W.diagonal(dim1=-2, dim2=-1).zero_()
+    return W
+
+
 @functools.lru_cache(maxsize=32)
 def _signed_places(d: int, device: torch.device) -> Tensor:
     """Where I + W has its entries: first those below the diagonal, then 1, then those above."""
