@@ -10,8 +10,9 @@ those of `subprocess`, for `[sys.executable, "-m", MODULE, ...]`, a script, or `
   the kernel hands it to the nearest ancestor that takes orphans (PR_SET_CHILD_SUBREAPER). So its
   number, its exit code, waiting for it and killing it are the ordinary ones of `subprocess.Popen`.
 - The program ends as any other: exit codes, signals, threads, `atexit`, flushing.
-- What acts before a program begins cannot be set afterwards: with another environment, flags of the
-  interpreter, a `preexec_fn` and the like, and where there is no Linux, a new interpreter starts.
+- What acts before a program begins cannot be set afterwards: with other variables that act at
+  import, flags of the interpreter, a `preexec_fn` and the like, and where there is no Linux, a new
+  interpreter starts.
 - The warm process ends with the pytest process: it reads the end of their socket.
 
 Not for tests of what a new interpreter does: what it imports, how soon it speaks, hash seeds, what
@@ -50,10 +51,24 @@ MODULES = (
     "PIL.Image", "jsonargparse", "safetensors.torch", "scipy.sparse", "sklearn.datasets",
     "torch._dynamo", "torch.distributed.fsdp",
 )  # fmt: skip
-# What may differ from the environment in which the warm process began: what a program reads when it
-# writes, and what torch sets for itself.
-CHANGING = {"PYTEST_CURRENT_TEST", "PYTHONPATH", "COLUMNS", "NO_COLOR", "TERM"}
-CHANGING |= {"PYTORCH_NVML_BASED_CUDA_CHECK", "TORCHINDUCTOR_CACHE_DIR"}
+# Variables that act while a program is imported begin with one of these; the library reads its own
+# when it needs them.
+AT_IMPORT = (
+    "PYTHON",
+    "LD_",
+    "MALLOC_",
+    "LANG",
+    "LC_",
+    "TZ",
+    "HOME",
+    "XDG_",
+    "MPL",
+    "CUDA_",
+    "TRITON_",
+)
+AT_IMPORT += ("OMP_", "GOMP_", "KMP_", "MKL_", "ATEN_", "ONEDNN_", "DNNL_", "TORCH", "PYTORCH")
+# But these may differ: places to import from can be added later, and torch sets the others itself.
+CHANGING = ("PYTHONPATH", "PYTORCH_NVML_BASED_CUDA_CHECK", "TORCHINDUCTOR_CACHE_DIR")
 PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -96,8 +111,9 @@ class WarmProcess:
             return False
         given = dict(os.environ if asked["env"] is None else asked["env"])
         path, ours = given.get("PYTHONPATH", ""), self.environment.get("PYTHONPATH", "")
-        different = {k for k, _ in given.items() ^ self.environment.items()} - CHANGING
-        return not different and path.endswith(ours)  # places before ours can be added later
+        different = {name for name, _ in given.items() ^ self.environment.items()}
+        late = not any(name.startswith(AT_IMPORT) for name in different.difference(CHANGING))
+        return late and path.endswith(ours)
 
     def fork(self, asked: dict[str, Any], streams: list[int]) -> int:
         """A new child of this process that runs a program; its number."""
