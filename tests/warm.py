@@ -36,6 +36,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import types
 from collections.abc import Sequence
 from pathlib import Path
@@ -92,12 +93,13 @@ class WarmProcess:
                 pass_fds=[other.fileno()],
             )
         atexit.register(self.close)
+        atexit.register(self.complaints.close)
 
     def close(self) -> None:
         """End it."""
         self.socket.close()
+        self.process.kill()  # its children are not its own
         self.process.wait()
-        self.complaints.close()
 
     def fits(self, asked: dict[str, Any]) -> bool:
         """Whether a fork is what `subprocess` would have started for these arguments."""
@@ -106,8 +108,8 @@ class WarmProcess:
             return False
         if str(words[1]).startswith("-") and words[1] not in ("-m", "-c"):
             return False
-        unusual = ("executable", "preexec_fn", "pass_fds", "shell", "gids")
-        if any(asked[name] for name in unusual) or asked["process_group"] != -1:
+        unusual = ("executable", "preexec_fn", "pass_fds", "shell", "uid", "gid", "gids")
+        if any(asked[name] for name in unusual) or asked["umask"] != -1:
             return False
         given = dict(os.environ if asked["env"] is None else asked["env"])
         path, ours = given.get("PYTHONPATH", ""), self.environment.get("PYTHONPATH", "")
@@ -128,13 +130,16 @@ class WarmProcess:
             try:
                 socket.send_fds(self.socket, [json.dumps(request).encode()], streams)
                 pid = self.socket.recv(64)
-            except ConnectionError:
+            except OSError:
                 pid = b""
+            except BaseException:  # a timeout: the answer, unread, would be that of the next
+                self.close()
+                raise
             finally:
                 _take_orphans(False)
         if not pid:
             self.complaints.seek(0)
-            said = self.complaints.read().decode(errors="replace")[-3000:]
+            said = self.complaints.read().decode(errors="replace")[-3000:].strip()
             raise RuntimeError(f"the warm process of the tests has ended: {said or 'no word'}")
         return int(pid)
 
@@ -214,8 +219,10 @@ def _serve(asking: socket.socket) -> tuple[dict[str, Any], list[int]]:
         told, tell = os.pipe()
         between = os.fork()
         if not between:
-            pid = os.fork()
+            between, pid = os.getpid(), os.fork()
             if not pid:
+                while os.getppid() == between:  # else a program might watch the wrong parent
+                    time.sleep(0.0005)
                 for end in (told, tell, asking.detach()):
                     os.close(end)
                 return json.loads(message), streams
