@@ -29,7 +29,7 @@ def test_it_is_a_child_of_ours_that_has_imported_and_not_computed():
     [
         "",
         "import sys; sys.exit(7)",
-        "import sys; sys.exit(-1)",
+        "import sys; sys.exit(-2)",
         "import sys; sys.exit('why')",
         "raise ValueError('x')",
         "raise KeyboardInterrupt",

@@ -55,19 +55,9 @@ MODULES = (
 # Variables that act while a program is imported begin with one of these; the library reads its own
 # when it needs them.
 AT_IMPORT = (
-    "PYTHON",
-    "LD_",
-    "MALLOC_",
-    "LANG",
-    "LC_",
-    "TZ",
-    "HOME",
-    "XDG_",
-    "MPL",
-    "CUDA_",
-    "TRITON_",
-)
-AT_IMPORT += ("OMP_", "GOMP_", "KMP_", "MKL_", "ATEN_", "ONEDNN_", "DNNL_", "TORCH", "PYTORCH")
+    "PYTHON", "LD_", "MALLOC_", "LANG", "LC_", "TZ", "HOME", "XDG_", "MPL", "CUDA_", "TRITON_",
+    "OMP_", "GOMP_", "KMP_", "MKL_", "ATEN_", "ONEDNN_", "DNNL_", "TORCH", "PYTORCH",
+)  # fmt: skip
 # But these may differ: places to import from can be added later, and torch sets the others itself.
 CHANGING = ("PYTHONPATH", "PYTORCH_NVML_BASED_CUDA_CHECK", "TORCHINDUCTOR_CACHE_DIR")
 PR_SET_CHILD_SUBREAPER = 36
@@ -107,6 +97,8 @@ class WarmProcess:
         if isinstance(words, str) or str(words[0]) != sys.executable or len(words) < 2:
             return False
         if str(words[1]).startswith("-") and words[1] not in ("-m", "-c"):
+            return False
+        if words[1:3] == ["-m", "torch.distributed.run"]:  # torchrun is tested as people start it
             return False
         unusual = ("executable", "preexec_fn", "pass_fds", "shell", "uid", "gid", "gids")
         if any(asked[name] for name in unusual) or asked["umask"] != -1:
@@ -156,9 +148,7 @@ def _take_orphans(really: bool) -> None:
 
 
 class Popen(subprocess.Popen):
-    """`subprocess.Popen`, whose child is forked from the warm process where that makes no
-    difference.
-    """
+    """As in `subprocess`; its child is forked from the warm process if that makes no difference."""
 
     def _execute_child(self, *given: Any) -> None:
         asked = inspect.signature(super()._execute_child).bind(*given).arguments
@@ -273,6 +263,7 @@ def _run_to_the_end(words: list[str], bare: list[str]) -> None:
     a third of a second, and what was frozen before the fork would be reported as leaked.
     """
     code: Any = 0
+    interrupted = False
     try:
         _program(words, bare)
     except SystemExit as end:
@@ -282,7 +273,7 @@ def _run_to_the_end(words: list[str], bare: list[str]) -> None:
             code = 1
     except BaseException as error:
         sys.excepthook(type(error), error, error.__traceback__)
-        code = -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
+        code, interrupted = 1, isinstance(error, KeyboardInterrupt)
     threading._shutdown()  # waits for threads
     atexit._run_exitfuncs()
     try:
@@ -290,7 +281,7 @@ def _run_to_the_end(words: list[str], bare: list[str]) -> None:
     except OSError:
         code = 120  # as the interpreter has it
     sys.stderr.flush()
-    if code == -signal.SIGINT:
+    if interrupted:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
     os._exit(code & 255)
