@@ -139,7 +139,7 @@ def test_a_stopped_comparison_goes_on(config, tmp_path):
     assert errors.count("goes on") == 1 and "continue with" not in errors  # one piece of advice
     saved = [list((folder / f"c-long-seed{i}/checkpoints").glob("step-*")) for i in (0, 1)]
     assert all(saved), "every run has saved its state"
-    assert compare.main(command[3:]) == 0
+    assert compare.main(command[4:]) == 0
     assert len(json.loads((folder / "comparison.json").read_text())["rows"][0]["ours"]) == 2
     assert not [line for line in os.listdir(folder) if line.endswith(".partial")]
 
