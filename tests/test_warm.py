@@ -33,7 +33,7 @@ def test_it_is_a_child_of_ours_that_has_imported_and_not_computed():
         "import sys; sys.exit('why')",
         "raise ValueError('x')",
         "raise KeyboardInterrupt",
-        "import os; os.kill(os.getpid(), 2)",
+        "import os, time; os.kill(os.getpid(), 2); time.sleep(9)",
         "import os; os.kill(os.getpid(), 9)",
         "import os; os.kill(os.getpid(), 15)",
     ],
