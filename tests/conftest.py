@@ -39,6 +39,18 @@ def same_start() -> None:
 
 
 @pytest.fixture
+def warm_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The workers of a comparison are forked from a process that has imported what they need."""
+    import subprocess
+    from types import SimpleNamespace
+
+    import warm
+
+    parts = SimpleNamespace(**{**vars(subprocess), "Popen": warm.Popen})
+    monkeypatch.setattr("hypersphere.training.campaign.subprocess", parts)
+
+
+@pytest.fixture
 def data_root():
     """Folder with the real data sets, or a skip that says how to give it."""
     root = os.environ.get("HYPERSPHERE_DATA")

@@ -15,6 +15,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import warm
+
 HERE = Path(__file__).parent
 
 
@@ -26,7 +28,7 @@ def run_ranks(script: Path, world: int, *arguments: object, timeout: float = 150
     path = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
     started = [
-        subprocess.Popen(
+        warm.Popen(
             [sys.executable, str(script), str(rank), str(world), *map(str, arguments)],
             stderr=subprocess.PIPE,
             text=True,

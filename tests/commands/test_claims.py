@@ -2,12 +2,12 @@
 
 import itertools
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import warm
 from hypersphere.commands import claims
 from hypersphere.commands._claims import (
     Claim,
@@ -31,6 +31,7 @@ from hypersphere.reports.figures import claim_dots
 from hypersphere.training.campaign import Ended
 
 ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.usefixtures("warm_workers")
 RECORDS = read_claims(claims_folder())
 
 SMALL = """
@@ -162,7 +163,7 @@ def test_page_and_files_agree():
         assert claims_section(record) in page
         assert (ROOT / "docs" / "figures" / "claims" / f"{record['name']}.svg").exists()
     check = [sys.executable, str(ROOT / "docs" / "generate.py"), "--check"]
-    result = subprocess.run(check, capture_output=True, text=True)
+    result = warm.run(check, capture_output=True, text=True)
     assert result.returncode == 0, result.stdout
     counts = verdict_counts(RECORDS)
     assert f"{counts['holds']} hold" in (ROOT / "README.md").read_text()

@@ -17,6 +17,7 @@ import fastjsonschema
 import pytest
 import yaml
 
+import warm
 from hypersphere import cli
 from hypersphere._terminal import complain
 from hypersphere.commands import _config, align, train
@@ -163,7 +164,7 @@ def test_a_real_terminal_sees_colors_unless_told_otherwise(tmp_path):
         shown = b""
         env = {**os.environ, "COLUMNS": "80", "TERM": "xterm", **environment}
         env.pop("NO_COLOR", None) if "NO_COLOR" not in environment else None
-        process = subprocess.Popen(
+        process = warm.Popen(
             command, stderr=slave, stdout=slave, cwd=tmp_path, env=env, close_fds=True
         )
         os.close(slave)

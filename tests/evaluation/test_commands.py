@@ -2,13 +2,13 @@
 
 import importlib.util
 import json
-import subprocess
 import sys
 
 import numpy as np
 import pytest
 import torch
 
+import warm
 from hypersphere.cli import main
 from hypersphere.evaluation import save_tensors
 
@@ -143,7 +143,7 @@ def trained(tmp_path_factory):
         16,
     ]
     command = [sys.executable, "-m", "hypersphere", "train", *map(str, words)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    done = warm.run(command, capture_output=True, text=True, timeout=300)
     found = [path.parent for path in folder.parent.rglob("run.json")]
     assert done.returncode == 0 and found, done.stderr
     return found[0]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import warm
 from reliability import faults as faulty
 from reliability import tally
 from reliability.faults import End, Fault, difference, spread
@@ -19,7 +20,7 @@ COUNT = 3  # moments of the commonest fault
 def faults(name, count, folder):
     path = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2] / "benchmarks")]
     path += filter(None, [os.environ.get("PYTHONPATH")])
-    done = subprocess.run(
+    done = warm.run(
         [sys.executable, "-m", "reliability.faults", name, str(count), str(folder)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
         capture_output=True,

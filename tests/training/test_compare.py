@@ -9,11 +9,13 @@ import time
 
 import pytest
 
+import warm
 from hypersphere.commands import _comparing, compare
 from hypersphere.reports import markdown_table, read_result
 from hypersphere.training.campaign import Ended
 from hypersphere.training.interrupt import Interrupted
 
+pytestmark = pytest.mark.usefixtures("warm_workers")
 CONFIG = """
 data: {name: digits, batch_size: 32, share: 0.2, test_share: 0.3}
 model: {name: mlp, widths: [8, 8]}
@@ -127,7 +129,7 @@ def test_a_stopped_comparison_goes_on(config, tmp_path):
     folder = tmp_path / "runs"
     command = [sys.executable, "-m", "hypersphere", "compare", f"{config}:long", "--seeds", "0"]
     command += ["1", "--jobs", "2", "--folder", str(folder)]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    process = warm.Popen(command, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 120
     while len(list(folder.glob("*/metrics.jsonl"))) < 2 and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -137,8 +139,7 @@ def test_a_stopped_comparison_goes_on(config, tmp_path):
     assert errors.count("goes on") == 1 and "continue with" not in errors  # one piece of advice
     saved = [list((folder / f"c-long-seed{i}/checkpoints").glob("step-*")) for i in (0, 1)]
     assert all(saved), "every run has saved its state"
-    again = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert again.returncode == 0, again.stderr
+    assert compare.main(command[4:]) == 0
     assert len(json.loads((folder / "comparison.json").read_text())["rows"][0]["ours"]) == 2
     assert not [line for line in os.listdir(folder) if line.endswith(".partial")]
 

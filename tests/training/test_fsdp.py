@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from ranks import VARIANTS, metrics
 from small_run import run, small_config
 from torch import nn
 
+import warm
 from hypersphere.training import RunError, TrainConfig, load_net, make_fabric
 from hypersphere.training.config import DataConfig, OptimizerConfig, ScheduleConfig
 from hypersphere.training.fsdp import refuse, units
@@ -22,7 +22,7 @@ from hypersphere.training.sharding import is_spread, whole_state, with_whole_wei
 def processes(name: str, folder: Path, *arguments: str) -> dict:
     """What a function of `ranks.py` answers, with what it wrote to stderr."""
     script = Path(__file__).with_name("ranks.py")
-    done = subprocess.run(
+    done = warm.run(
         [sys.executable, str(script), name, str(folder), *arguments],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
@@ -117,7 +117,7 @@ def test_the_command(tmp_path, way):
     launch = ["torch.distributed.run", "--nproc-per-node", "2", "-m", *command]
     if way == "fabric.devices":
         launch = [*command, "--fabric.devices", "2"]
-    done = subprocess.run(
+    done = warm.run(
         [sys.executable, "-m", *launch],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,

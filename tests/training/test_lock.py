@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from small_run import run, small_config
 
+import warm
 from hypersphere.training import RunError, RunFolder, TrainConfig, load_net
 from hypersphere.training.run.checkpoint import load_weights, save_weights
 from hypersphere.training.run.lock import NAME, FolderLock, is_alive
@@ -43,7 +44,7 @@ time.sleep(60)
 
 def test_a_killed_process_leaves_no_lock(tmp_path):
     command = [sys.executable, "-c", HOLD, str(tmp_path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
+    with warm.Popen(command, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout.readline() == "held\n"
         with pytest.raises(RunError, match=f"process {other.pid} on {socket.gethostname()}"):
             FolderLock(tmp_path).acquire()
@@ -60,7 +61,7 @@ def test_whether_a_lock_is_held(tmp_path):
     lock = FolderLock(tmp_path)
     assert not lock.is_held()
     command = [sys.executable, "-c", HOLD, str(tmp_path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
+    with warm.Popen(command, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout.readline() == "held\n"
         assert lock.is_held()
         other.send_signal(signal.SIGKILL)

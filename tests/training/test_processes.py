@@ -3,16 +3,17 @@
 import json
 import os
 import signal
-import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
+from subprocess import STDOUT
 
 import pytest
 import torch
 from small_run import run
 from torch import nn
 
+import warm
 from hypersphere.training import Config, TrainConfig, synchronize
 from hypersphere.training.config import DataConfig, OptimizerConfig
 from hypersphere.training.run.lock import is_alive
@@ -71,7 +72,7 @@ def test_two_processes_have_the_losses_of_one(tmp_path, alone, way):
         launch += ["hypersphere", *command, "--head.sharded", "true"]
     else:
         launch = [sys.executable, "-m", "hypersphere", *command, "--fabric.devices", "2"]
-    done = subprocess.run(
+    done = warm.run(
         launch,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
@@ -197,11 +198,11 @@ def test_the_command_names_a_rank_that_was_killed(tmp_path, way, victim):
         launch = ["torch.distributed.run", "--nproc-per-node", "2", "-m", *command]
     log = tmp_path / "log"
     with log.open("wb") as out:
-        started = subprocess.Popen(
+        started = warm.Popen(
             [sys.executable, "-m", *launch],
             env={**os.environ, "OMP_NUM_THREADS": "1"},
             stdout=out,
-            stderr=subprocess.STDOUT,
+            stderr=STDOUT,
             start_new_session=True,
         )
     try:

@@ -12,6 +12,7 @@ import time
 
 import pytest
 
+import warm
 from hypersphere.commands import _study, sweep
 from hypersphere.training.run.lock import FolderLock
 
@@ -56,7 +57,7 @@ def test_a_stopped_sweep_goes_on_with_the_same_command(
     tmp_path, monkeypatch, capsys, whole, number
 ):
     (tmp_path / "c.yaml").write_text(CONFIG)
-    process = subprocess.Popen(
+    process = warm.Popen(
         [sys.executable, "-m", "hypersphere", "sweep", *COMMAND],
         cwd=tmp_path,
         stdout=subprocess.PIPE,
