@@ -39,10 +39,10 @@ from ._kernels.decoupled.norms import with_norms
 from ._kernels.decoupled.numbers import one, placed, scaled
 from ._kernels.decoupled.plain import Inputs, OperatorSettings
 from ._kernels.decoupled.tiled import apply_operator
-from ._kernels.tracing import sizes
 from .angles import row_norm
 from .angular import Angular, AngularFunction, angular_function
 from .magnitude import Magnitude, MagnitudeFunction, magnitude_function, names_with_radius
+from .plain_sizes import plain_sizes
 
 __all__ = [
     "MeanNorm",
@@ -120,7 +120,9 @@ def decoupled_conv(
     """
     _check_types(x, weight)
     batched = _check_shapes(x, weight, groups)
-    x, geometry = resolve_geometry(x, tuple(sizes(weight)[2:]), stride, padding, dilation, groups)
+    x, geometry = resolve_geometry(
+        x, tuple(plain_sizes(weight)[2:]), stride, padding, dilation, groups
+    )
     out = _decoupled(
         x if batched else x[None],
         weight,
@@ -203,7 +205,7 @@ def decoupled_linear(
     >>> decoupled_linear(torch.tensor([[3.0, 4.0]]), torch.eye(2))
     tensor([[0.6000, 0.8000]])
     """
-    if weight.ndim != 2 or x.ndim < 1 or sizes(x)[-1] != sizes(weight)[1]:
+    if weight.ndim != 2 or x.ndim < 1 or plain_sizes(x)[-1] != plain_sizes(weight)[1]:
         raise ValueError(
             f"decoupled_linear expects x (..., C_in) and weight (C, C_in), got {tuple(x.shape)} "
             f"and {tuple(weight.shape)}"
@@ -257,7 +259,7 @@ def _decoupled(
     scale: Tensor | None,
     norm: Tensor | None,
 ) -> Tensor:
-    if bias is not None and sizes(bias) != sizes(weight)[:1]:
+    if bias is not None and plain_sizes(bias) != plain_sizes(weight)[:1]:
         raise ValueError(
             f"expected bias ({weight.shape[0]},), a number per filter; got {tuple(bias.shape)}"
         )
@@ -308,13 +310,13 @@ def _check_norm(norm: Tensor, x: Tensor, weight: Tensor, geometry: Geometry | No
     groups = 1 if geometry is None else geometry.groups
     outputs: tuple[int, ...] = ()
     if geometry is not None:
-        axes = zip(sizes(x)[2:], sizes(weight)[2:], *geometry[:3], strict=True)
+        axes = zip(plain_sizes(x)[2:], plain_sizes(weight)[2:], *geometry[:3], strict=True)
         outputs = tuple((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in axes)
-    expected = (sizes(x)[0], groups, *outputs)
-    if sizes(norm) != expected:
+    expected = (plain_sizes(x)[0], groups, *outputs)
+    if plain_sizes(norm) != expected:
         raise ValueError(
             f"expected a norm of every patch {expected}, as `patch_norm` gives them with the same "
-            f"geometry; got {tuple(sizes(norm))}"
+            f"geometry; got {tuple(plain_sizes(norm))}"
         )
 
 
@@ -379,7 +381,7 @@ def _check_types(x: Tensor, weight: Tensor) -> None:
 
 
 def _check_shapes(x: Tensor, weight: Tensor, groups: int) -> bool:
-    spatial, shape, filters = weight.ndim - 2, sizes(x), sizes(weight)
+    spatial, shape, filters = weight.ndim - 2, plain_sizes(x), plain_sizes(weight)
     if not 1 <= spatial <= 3:
         raise ValueError(
             f"decoupled_conv expects weight (C, C_in / groups, ...) with one to three spatial "

@@ -15,8 +15,8 @@ from torch import Tensor, fx, nn
 from torch.nn import functional as F
 from torch.nn.modules.conv import _ConvNd
 
-from ..functional._kernels.tracing import sizes
 from ..functional.decoupled import Weighted, decoupled_conv, decoupled_linear
+from ..functional.plain_sizes import plain_sizes
 from .angular import AngularLike
 from .docstrings import with_arguments_of
 from .magnitude import MagnitudeLike, make_magnitude
@@ -169,7 +169,7 @@ class _DecoupledConv(DecoupledLayer, _ConvNd):
         return x, {"padding": padding, **steps}
 
     def _check(self, x: Tensor) -> None:
-        spatial, shape = len(self.kernel_size), sizes(x)
+        spatial, shape = len(self.kernel_size), plain_sizes(x)
         if x.ndim not in (spatial + 1, spatial + 2) or shape[-spatial - 1] != self.in_channels:
             axes = ", ".join({1: "L", 2: "HW", 3: "DHW"}[spatial])
             raise ValueError(
@@ -263,10 +263,10 @@ class DecoupledLinear(DecoupledLayer, nn.Linear):
         # f(w, x) = h(|w|, |x|) g(theta) for every row w of the weight, then scale f + bias.
         if isinstance(x, fx.Proxy):
             return _leaf_of_trace(self, x)
-        if x.ndim < 1 or sizes(x)[-1] != self.in_features:
+        if x.ndim < 1 or plain_sizes(x)[-1] != self.in_features:
             raise ValueError(
                 f"{type(self).__name__} expects input (..., {self.in_features}); got "
-                f"{tuple(sizes(x))}: in_features is {self.in_features}"
+                f"{tuple(plain_sizes(x))}: in_features is {self.in_features}"
             )
         h, g, scale_and_bias = self.operator.h(), self.operator.g(), self.operator.affine(self.bias)
         return decoupled_linear(x, self.weight, **h, **g, **scale_and_bias)

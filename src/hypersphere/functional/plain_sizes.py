@@ -5,13 +5,22 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["sizes"]
+__all__ = ["plain_sizes"]
 
 
-def sizes(x: Tensor) -> tuple[int, ...]:
+def plain_sizes(x: Tensor) -> tuple[int, ...]:
     """x.shape for checks: what torch.jit.trace has in its place warns when it is compared.
 
     A check leaves nothing in the trace, so that there is nothing to warn of.
+
+    Args:
+        x: any tensor.
+
+    Returns:
+        Its shape in whole numbers.
+
+    >>> plain_sizes(torch.ones(2, 3)) == (2, 3)
+    True
     """
     if not torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
         return x.shape
