@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shutil
@@ -175,6 +176,29 @@ def plain_warnings(command: str) -> Iterator[None]:
         yield
     finally:
         warnings.formatwarning = before
+
+
+@contextmanager
+def plain_log(command: str) -> Iterator[None]:
+    """What the library logs as sentences of a command: warnings, and on a terminal what takes long.
+
+    Args:
+        command: the command, such as "train".
+    """
+
+    class Sentences(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            complain(command, record.getMessage())
+
+    logger = logging.getLogger("hypersphere")
+    handler, level = Sentences(), logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO if sys.stderr.isatty() else logging.WARNING)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
 
 
 def columns_of(stream: TextIO) -> int:

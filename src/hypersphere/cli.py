@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from ._terminal import complain, hanging, plain_warnings
+from ._terminal import complain, hanging, plain_log, plain_warnings
 from ._version import __version__
 from .commands import listing
 from .commands.listing import LISTINGS
@@ -95,7 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             except ValueError as error:
                 complain(name, error)
                 return 2
-        with plain_warnings(name):
+        with plain_warnings(name), plain_log(name):
             return _run(name, rest)
     except ModuleNotFoundError as error:
         # A missing extra is the user's to install, not a crash: say it in one line.

@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from hypersphere.evaluation import Gallery, GalleryError, model_hash
+from hypersphere.evaluation import Gallery, GalleryError, faiss_search, model_hash
+from hypersphere.evaluation import search as search_rows
 from hypersphere.evaluation.gallery.store import locked
 
 
@@ -226,3 +227,13 @@ def test_two_writers_of_the_same_picture_enroll_it_once(tmp_path):
         assert writer.enroll_many(["b"], torch.eye(4)[1:2]) == 1
         writer.save(tmp_path / "g")
     assert sorted(Gallery.load(tmp_path / "g").names) == ["a", "b"]
+
+
+def test_an_empty_gallery_is_told():
+    query = torch.ones(1, 4)
+    for ask in (Gallery().identify_many, lambda q: Gallery().identify(q[0])):
+        with pytest.raises(GalleryError, match="the gallery is empty: enroll somebody first"):
+            ask(query)
+    for search in (search_rows, faiss_search):
+        with pytest.raises(ValueError, match="the gallery is empty, so that there is nothing to"):
+            search(query, torch.empty(0, 4))

@@ -1,6 +1,7 @@
 """The kernels in C++: that they are taken, that they are right, and what happens without them."""
 
 import ctypes
+import logging
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import torch
 from torch import nn
 
 import hypersphere as hs
+from hypersphere import _terminal
 from hypersphere import functional as HF
 from hypersphere.functional._kernels.decoupled import machine, tiled
 from hypersphere.functional._kernels.decoupled.native import layer as native_layer
@@ -108,6 +110,69 @@ def test_without_what_it_needs(environment, built, tmp_path):
     told, value = run.stdout.split()
     assert told == str(built)
     assert float(value) == pytest.approx(1.0)
+
+
+@pytest.fixture
+def told(monkeypatch, caplog):
+    """The messages about libraries, as if none had been built in this process."""
+    monkeypatch.setattr(libraries, "_told_failed", False)
+    libraries._tell_building.cache_clear()
+    caplog.set_level("INFO", logger="hypersphere")
+    yield caplog
+    libraries._tell_building.cache_clear()
+
+
+def test_building_is_told_once(tmp_path, monkeypatch, told):
+    monkeypatch.setattr(libraries, "kept_folder", lambda: tmp_path)
+    texts = [f'extern "C" int number() {{ return {i}; }}\n' for i in range(2)]
+    for _ in range(2):
+        assert [libraries.library.__wrapped__(text).number() for text in texts] == [0, 1]
+    (message,) = told.messages
+    assert message.startswith("building C++ kernels") and str(tmp_path) in message
+    assert told.records[0].levelname == "INFO"  # a program that does not ask sees nothing
+    libraries._tell_building.cache_clear()
+    libraries.library.__wrapped__(texts[0])
+    assert len(told.messages) == 1  # what is there already is not built
+
+
+def test_a_build_that_fails_is_told_once(tmp_path, monkeypatch, told):
+    """As on a full disk: the compiler ends with an error, and the layers do without."""
+    compiler = tmp_path / "c++"
+    compiler.write_text(
+        '#!/bin/sh\necho "some notes" >&2\n'
+        'echo "fatal error: No space left on device" >&2\nexit 1\n'
+    )
+    compiler.chmod(0o755)
+    monkeypatch.setattr(libraries, "_compiler", lambda: (str(compiler), "1"))
+    monkeypatch.setattr(libraries, "kept_folder", lambda: tmp_path)
+    for text in ("// one", "// two"):
+        assert libraries.library.__wrapped__(text) is None
+    assert [record.levelname for record in told.records] == ["INFO", "WARNING"]
+    assert "more time: fatal error: No space left on device; CXX" in told.messages[1]
+    assert "HYPERSPHERE_NATIVE=0" in told.messages[1]
+
+
+def test_a_folder_that_cannot_be_made_is_told(tmp_path, monkeypatch, told):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert machine.kept_folder.__wrapped__().is_dir()
+    (message,) = told.messages
+    assert "cannot be kept" in message and "Not a directory" in message
+    assert "set XDG_CACHE_HOME" in message
+
+
+def test_commands_tell_what_the_library_logs(monkeypatch, capsys):
+    """Warnings everywhere, and what takes long on a terminal; a library alone adds no handler."""
+    logger, inner = logging.getLogger("hypersphere"), logging.getLogger(libraries.__name__)
+    for terminal in (False, True):
+        monkeypatch.setattr(sys.stderr, "isatty", lambda terminal=terminal: terminal)
+        with _terminal.plain_log("train"):
+            inner.info("building")
+            inner.warning("no room")
+        lines = capsys.readouterr().err.splitlines()
+        building = ["hypersphere train: building"] if terminal else []
+        assert lines == [*building, "hypersphere train: no room"]
+    assert not logger.handlers and logger.level == logging.NOTSET
 
 
 def test_damaged_library_is_built_anew(tmp_path, monkeypatch):
@@ -363,12 +428,22 @@ def test_constants_that_change_at_every_step_build_few_libraries(monkeypatch):
     assert len(built) - before == native_operator.MOST
 
 
-def test_a_folder_that_others_can_write_is_not_used(tmp_path, monkeypatch):
+def test_a_folder_of_others_is_not_used(tmp_path, monkeypatch, caplog):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     kept = machine.kept_folder.__wrapped__()
-    assert kept == tmp_path / "hypersphere" / "kernels"
+    assert kept == tmp_path / "hypersphere" / "kernels" and not caplog.messages
     kept.chmod(0o777)
     assert machine.kept_folder.__wrapped__() != kept
+    assert "can be written by other users" in caplog.messages[0]
+    kept.chmod(0o700)
+    monkeypatch.setattr(os, "getuid", lambda: -1)
+    assert machine.kept_folder.__wrapped__() != kept
+    assert "belongs to another user" in caplog.messages[1]
+    monkeypatch.undo()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(os, "access", lambda *of: False)
+    assert machine.kept_folder.__wrapped__() != kept
+    assert f"{kept} cannot be written; set XDG_CACHE_HOME" in caplog.messages[2]
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """Decoupled layers as modules: signatures, state, learned k and radius, rescaling."""
 
 import copy
+import re
 
 import pytest
 import torch
@@ -417,3 +418,33 @@ def test_layers_are_pickled_and_documented():
         layer = getattr(hl, name)
         for argument in inspect.signature(layer).parameters:
             assert f"    {argument}: " in layer.__doc__, (name, argument)
+
+
+@pytest.mark.parametrize(
+    "kind, given, told",
+    [
+        ("TanhConv2d", {"radius": 2.0}, "magnitude=TanhMagnitude(radius=2.0))"),
+        ("SegLinear", {"beta": 0.3}, "magnitude; write SegLinear(..., magnitude=SegmentedMag"),
+        ("DecoupledConv2d", {"magnitude": "mixed", "beta": 0.3}, "MixedMagnitude(beta=0.3))"),
+        ("SphereConv1d", {"radius": 2.0}, "the sphere magnitude has none, those with one are ball"),
+        ("BallLinear", {"k": 0.3}, "activation; write BallLinear(..., angular=SigmoidAngular(k"),
+        ("BallConv2d", {"learn": True}, "unexpected keyword argument 'learn'"),
+    ],
+)
+def test_arguments_of_a_part_are_told_where_they_belong(kind, given, told):
+    sizes = (4, 3) if "Linear" in kind else (4, 3, 3)
+    with pytest.raises(TypeError, match=re.escape(told)):
+        getattr(hl, kind)(*sizes, **given)
+
+
+def test_a_subclass_has_arguments_of_its_own():
+    class Own(hl.BallConv2d):
+        def __init__(self, channels, radius):
+            super().__init__(channels, 3, 3, magnitude=hl.BallMagnitude(radius=radius))
+
+    class HandsOn(hl.BallConv2d):
+        def __init__(self, *sizes, **others):
+            super().__init__(*sizes, magnitude=hl.BallMagnitude(alpha=others.pop("alpha")))
+
+    assert Own(4, radius=2.0).operator.magnitude.start == 2.0
+    assert HandsOn(4, 3, 3, alpha=2.0).operator.magnitude.alpha == 2.0

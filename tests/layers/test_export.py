@@ -217,12 +217,33 @@ def test_scripts_are_refused_and_traces_work():
     with pytest.raises(TypeError, match=r"torch.jit.script cannot read TanhConv2d.*torch.export"):
         torch.jit.script(net)
     x = torch.randn(2, 3, 6, 6)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what it converts to numbers are shapes
-        traced = torch.jit.trace(net, x)
+    traced = torch.jit.trace(net, x)
     close(traced(x + 1), net(x + 1))
     other = torch.randn(3, 3, 9, 8)  # another size of images
     close(traced(other), net(other))
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*deprecated:DeprecationWarning")
+def test_traces_are_silent():
+    """Whatever the layer, in training and in evaluation; the checks of shapes still speak."""
+    layers = {
+        "batches": network()[:-2],
+        "same": hl.SphereConv2d(4, 6, 4, padding="same", angular="linear"),
+        "reflected": hl.BallConv2d(4, 6, 3, padding=1, padding_mode="reflect"),
+        "own": hl.DecoupledConv2d(4, 6, 3, angular=lambda c: c + 0.5),
+    }
+    x = torch.randn(2, 4, 6, 6)
+    layers["rows"] = nn.Sequential(nn.Flatten(0, 2), hl.TanhLinear(6, 3, angular="sigmoid"))
+    for name, layer in layers.items():
+        traced = torch.jit.trace(layer.train(), x, check_trace=False)
+        close(traced(x), layer(x), scale=3)
+        traced = torch.jit.trace(layer.eval(), x)
+        close(traced(x + 1), layer(x + 1), scale=3)
+        if name != "rows":
+            other = torch.randn(3, 4, 9, 8)
+            close(traced(other), layer(other), scale=3)
+    with pytest.raises(ValueError, match=r"got \(2, 5, 6, 6\): in_channels is 4"):
+        torch.jit.trace(layers["same"], torch.randn(2, 5, 6, 6))
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")

@@ -243,7 +243,7 @@ class CosineActivation(AngularFunction):
 class SigmoidActivation(AngularFunction):
     """g = tanh((pi / 2 - theta) / 2k) / tanh(pi / 4k), Eq. 3.4 and 4.13; k bends it."""
 
-    default_k = 0.5  # where the learnable k starts (3.4.3)
+    default_k: float = 0.5  # where the learnable k starts (3.4.3)
     zero_at_right_angle = True
 
     def value(self, cos: Tensor, k: Parameter = None, eps: float | None = None) -> Tensor:
@@ -293,7 +293,10 @@ class SigmoidActivation(AngularFunction):
     def _constants(self, k: Parameter, like: Tensor) -> tuple[Tensor, Tensor]:
         """1 / 2k and tanh(pi / 4k), in the type of `like`."""
         value = self.default_k if k is None else k
-        k = torch.as_tensor(value, dtype=like.dtype, device=like.device)  # not by way of float32
+        if isinstance(value, (int, float)):
+            k = like.new_full((), value)  # not by way of float32
+        else:
+            k = value.to(dtype=like.dtype, device=like.device)
         half_over_k = 0.5 / k
         return half_over_k, torch.tanh(math.pi / 2 * half_over_k)
 

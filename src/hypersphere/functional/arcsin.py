@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from ._kernels.autograd import runs_eagerly
+
 __all__ = ["arcsin", "inverse_sine", "one_minus_square"]
 
 
@@ -31,7 +33,11 @@ def arcsin(c: Tensor, eps: float | None = None) -> Tensor:
     tensor(True)
     """
     eps = torch.finfo(c.dtype).eps if eps is None else eps
-    transformed = torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
+    transformed = (
+        torch._C._are_functorch_transforms_active()
+        or forward_ad._current_level >= 0
+        or runs_eagerly()
+    )
     if transformed or torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
         return _transformed(c, eps)
     if not torch.is_grad_enabled():
@@ -52,7 +58,8 @@ def one_minus_square(x: Tensor) -> Tensor:
 
 
 def _transformed(c: Tensor, eps: float) -> Tensor:
-    """The same in plain operations, which forward mode and torch.func differentiate to any order.
+    """The same in plain operations, which forward mode, torch.func and graphs that run eagerly
+    differentiate to any order.
 
     Up to the smallest angle that c resolves it is arcsin, from there a line of the slope reached.
     """

@@ -42,6 +42,7 @@ from ._kernels.decoupled.tiled import apply_operator
 from .angles import row_norm
 from .angular import Angular, AngularFunction, angular_function
 from .magnitude import Magnitude, MagnitudeFunction, magnitude_function, names_with_radius
+from .plain_sizes import plain_sizes
 
 __all__ = [
     "MeanNorm",
@@ -119,7 +120,9 @@ def decoupled_conv(
     """
     _check_types(x, weight)
     batched = _check_shapes(x, weight, groups)
-    x, geometry = resolve_geometry(x, tuple(weight.shape[2:]), stride, padding, dilation, groups)
+    x, geometry = resolve_geometry(
+        x, tuple(plain_sizes(weight)[2:]), stride, padding, dilation, groups
+    )
     out = _decoupled(
         x if batched else x[None],
         weight,
@@ -202,7 +205,7 @@ def decoupled_linear(
     >>> decoupled_linear(torch.tensor([[3.0, 4.0]]), torch.eye(2))
     tensor([[0.6000, 0.8000]])
     """
-    if weight.ndim != 2 or x.ndim < 1 or x.shape[-1] != weight.shape[1]:
+    if weight.ndim != 2 or x.ndim < 1 or plain_sizes(x)[-1] != plain_sizes(weight)[1]:
         raise ValueError(
             f"decoupled_linear expects x (..., C_in) and weight (C, C_in), got {tuple(x.shape)} "
             f"and {tuple(weight.shape)}"
@@ -256,7 +259,7 @@ def _decoupled(
     scale: Tensor | None,
     norm: Tensor | None,
 ) -> Tensor:
-    if bias is not None and bias.shape != weight.shape[:1]:
+    if bias is not None and plain_sizes(bias) != plain_sizes(weight)[:1]:
         raise ValueError(
             f"expected bias ({weight.shape[0]},), a number per filter; got {tuple(bias.shape)}"
         )
@@ -307,12 +310,13 @@ def _check_norm(norm: Tensor, x: Tensor, weight: Tensor, geometry: Geometry | No
     groups = 1 if geometry is None else geometry.groups
     outputs: tuple[int, ...] = ()
     if geometry is not None:
-        sizes = zip(x.shape[2:], weight.shape[2:], *geometry[:3], strict=True)
-        outputs = tuple((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in sizes)
-    if norm.shape != (len(x), groups, *outputs):
+        axes = zip(plain_sizes(x)[2:], plain_sizes(weight)[2:], *geometry[:3], strict=True)
+        outputs = tuple((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in axes)
+    expected = (plain_sizes(x)[0], groups, *outputs)
+    if plain_sizes(norm) != expected:
         raise ValueError(
-            f"expected a norm of every patch {(len(x), groups, *outputs)}, as `patch_norm` gives "
-            f"them with the same geometry; got {tuple(norm.shape)}"
+            f"expected a norm of every patch {expected}, as `patch_norm` gives them with the same "
+            f"geometry; got {tuple(plain_sizes(norm))}"
         )
 
 
@@ -377,19 +381,19 @@ def _check_types(x: Tensor, weight: Tensor) -> None:
 
 
 def _check_shapes(x: Tensor, weight: Tensor, groups: int) -> bool:
-    spatial = weight.ndim - 2
+    spatial, shape, filters = weight.ndim - 2, plain_sizes(x), plain_sizes(weight)
     if not 1 <= spatial <= 3:
         raise ValueError(
             f"decoupled_conv expects weight (C, C_in / groups, ...) with one to three spatial "
-            f"dimensions, got {tuple(weight.shape)}"
+            f"dimensions, got {tuple(filters)}"
         )
-    channels = weight.shape[1] * groups
-    if x.ndim not in (weight.ndim, weight.ndim - 1) or x.shape[-spatial - 1] != channels:
-        sizes = ", ".join("LDHW"[:1] if spatial == 1 else "DHW"[-spatial:])
+    channels = filters[1] * groups
+    if x.ndim not in (weight.ndim, weight.ndim - 1) or shape[-spatial - 1] != channels:
+        axes = ", ".join("LDHW"[:1] if spatial == 1 else "DHW"[-spatial:])
         raise ValueError(
-            f"decoupled_conv expects input (B, {channels}, {sizes}) for weight "
-            f"{tuple(weight.shape)} and groups={groups}, got {tuple(x.shape)}"
+            f"decoupled_conv expects input (B, {channels}, {axes}) for weight "
+            f"{tuple(filters)} and groups={groups}, got {tuple(shape)}"
         )
-    if groups < 1 or weight.shape[0] % groups:
-        raise ValueError(f"expected filters in equal groups, got {weight.shape[0]} in {groups}")
+    if groups < 1 or filters[0] % groups:
+        raise ValueError(f"expected filters in equal groups, got {filters[0]} in {groups}")
     return x.ndim == weight.ndim

@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 from torch import Tensor
 
+from .plain_sizes import plain_sizes
+
 __all__ = ["apply_elementwise"]
 
 
@@ -23,10 +25,10 @@ def apply_elementwise(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor
         ValueError: if the shape differs.
     """
     value = function(x)
-    if value.shape != x.shape:
+    if plain_sizes(value) != plain_sizes(x):
         name = getattr(function, "__qualname__", function)
         raise ValueError(
-            f"{name} has to give a value for each of its inputs {tuple(x.shape)}; got "
-            f"{tuple(value.shape)}"
+            f"{name} has to give a value for each of its inputs {tuple(plain_sizes(x))}; got "
+            f"{tuple(plain_sizes(value))}"
         )
     return value

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ._kernels.decoupled.convolution import is_traced
 from ._kernels.decoupled.routes import route
+from .plain_sizes import plain_sizes
 
 __all__ = ["batch_mean", "follow"]
 
@@ -39,7 +40,7 @@ def batch_mean(
     (tensor(2.), tensor(2.), tensor(1))
     """
     if is_traced():
-        plain = norm.mean() if norm.numel() else norm.sum()
+        plain = norm.sum() if 0 in plain_sizes(norm) else norm.mean()
         return follow(plain, running, batches, momentum, counts)
     mean: Tensor = _BatchMean.apply(norm, running, batches, momentum, counts)  # type: ignore[no-untyped-call]
     return mean

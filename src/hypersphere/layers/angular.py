@@ -16,6 +16,7 @@ from .own_formula import require_value
 from .positive import PositiveParameter
 
 __all__ = [
+    "NAMED_ANGULARS",
     "Angular",
     "AngularLike",
     "CosineAngular",
@@ -256,7 +257,7 @@ class SigmoidAngular(ParametricAngular):
 AngularLike: TypeAlias = str | Angular | Callable[[Tensor], Tensor]
 
 # The modules of the named activations that have a class of their own.
-_MODULES: dict[str, type[Angular]] = {
+NAMED_ANGULARS: dict[str, type[Angular]] = {
     "linear": LinearAngular,
     "cosine": CosineAngular,
     "sigmoid": SigmoidAngular,
@@ -299,8 +300,8 @@ def _by_name(name: str, settings: dict[str, Any]) -> Angular:
         raise ValueError(
             f"{error}, an instance such as SigmoidAngular(k=0.3), or a callable of cos(theta)"
         ) from None
-    if name in _MODULES:
-        return _MODULES[name](**settings)
+    if name in NAMED_ANGULARS:
+        return NAMED_ANGULARS[name](**settings)
     if isinstance(target, type) and issubclass(target, Angular):
         return target(**settings)
     if isinstance(target, type) and not issubclass(target, AngularFunction):

@@ -16,9 +16,11 @@ from torch.nn import functional as F
 from torch.nn.modules.conv import _ConvNd
 
 from ..functional.decoupled import Weighted, decoupled_conv, decoupled_linear
+from ..functional.plain_sizes import plain_sizes
 from .angular import AngularLike
 from .docstrings import with_arguments_of
 from .magnitude import MagnitudeLike, make_magnitude
+from .misplaced import refuse_misplaced
 from .operator import Operator, RescaleLike
 from .plain_state import accept_plain_state
 
@@ -50,6 +52,11 @@ class DecoupledLayer(nn.Module):
 
     operator: Operator
     preset: str | None = None  # the magnitude that a subclass stands for
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> DecoupledLayer:
+        # Before Python itself refuses them, which does not know where they belong.
+        refuse_misplaced(cls, kwargs)
+        return super().__new__(cls)
 
     def attach(
         self,
@@ -162,12 +169,12 @@ class _DecoupledConv(DecoupledLayer, _ConvNd):
         return x, {"padding": padding, **steps}
 
     def _check(self, x: Tensor) -> None:
-        spatial = len(self.kernel_size)
-        if x.ndim not in (spatial + 1, spatial + 2) or x.shape[-spatial - 1] != self.in_channels:
-            sizes = ", ".join({1: "L", 2: "HW", 3: "DHW"}[spatial])
+        spatial, shape = len(self.kernel_size), plain_sizes(x)
+        if x.ndim not in (spatial + 1, spatial + 2) or shape[-spatial - 1] != self.in_channels:
+            axes = ", ".join({1: "L", 2: "HW", 3: "DHW"}[spatial])
             raise ValueError(
-                f"{type(self).__name__} expects input (B, {self.in_channels}, {sizes}); got "
-                f"{tuple(x.shape)}: in_channels is {self.in_channels}"
+                f"{type(self).__name__} expects input (B, {self.in_channels}, {axes}); got "
+                f"{tuple(shape)}: in_channels is {self.in_channels}"
             )
 
 
@@ -256,10 +263,10 @@ class DecoupledLinear(DecoupledLayer, nn.Linear):
         # f(w, x) = h(|w|, |x|) g(theta) for every row w of the weight, then scale f + bias.
         if isinstance(x, fx.Proxy):
             return _leaf_of_trace(self, x)
-        if x.ndim < 1 or x.shape[-1] != self.in_features:
+        if x.ndim < 1 or plain_sizes(x)[-1] != self.in_features:
             raise ValueError(
                 f"{type(self).__name__} expects input (..., {self.in_features}); got "
-                f"{tuple(x.shape)}: in_features is {self.in_features}"
+                f"{tuple(plain_sizes(x))}: in_features is {self.in_features}"
             )
         h, g, scale_and_bias = self.operator.h(), self.operator.g(), self.operator.affine(self.bias)
         return decoupled_linear(x, self.weight, **h, **g, **scale_and_bias)

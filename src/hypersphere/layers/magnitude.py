@@ -16,6 +16,7 @@ from .positive import PositiveParameter
 from .running_norm import RunningNorm
 
 __all__ = [
+    "NAMED_MAGNITUDES",
     "BallMagnitude",
     "LinearMagnitude",
     "LogMagnitude",
@@ -342,7 +343,7 @@ class SegmentedMagnitude(RadiusMagnitude):
 MagnitudeLike: TypeAlias = str | Magnitude
 
 # The modules of the named magnitudes that have a class of their own.
-_MODULES: dict[str, type[Magnitude]] = {
+NAMED_MAGNITUDES: dict[str, type[Magnitude]] = {
     "sphere": SphereMagnitude,
     "ball": BallMagnitude,
     "tanh": TanhMagnitude,
@@ -390,8 +391,8 @@ def _by_name(name: str, settings: dict[str, Any]) -> Magnitude:
         raise ValueError(
             f"{error}, or an instance such as TanhMagnitude(radius=2.0, learn_radius=False)"
         ) from None
-    if name in _MODULES:
-        return _MODULES[name](**settings)
+    if name in NAMED_MAGNITUDES:
+        return NAMED_MAGNITUDES[name](**settings)
     if isinstance(target, type) and issubclass(target, Magnitude):
         return target(**settings)
     if magnitude_function(name).has_radius:

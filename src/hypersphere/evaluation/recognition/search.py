@@ -64,6 +64,8 @@ def check_search(queries: Tensor, gallery: Tensor, k: int) -> None:
         raise ValueError(
             f"queries are {queries.dtype}, the gallery is {gallery.dtype}; use one type"
         )
+    if len(gallery) == 0:
+        raise ValueError("the gallery is empty, so that there is nothing to find; add a row first")
     if not 1 <= k <= len(gallery):
         raise ValueError(f"k: expected 1 to {len(gallery)} (the size of the gallery); got {k}")
 

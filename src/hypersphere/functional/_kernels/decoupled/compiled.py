@@ -16,14 +16,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..autograd import runs_eagerly
 from .convolution import convolution_gradients, correlate, inverse_norm
-from .plain import Inputs, OperatorSettings, filter_shapes, shaped_inputs
+from .plain import Inputs, OperatorSettings, filter_shapes, plain_operator, shaped_inputs
 
 __all__ = ["compiled_operator"]
 
 
 def compiled_operator(inputs: Inputs, op: OperatorSettings) -> Tensor:
     """f(w, x) for a compiler; g and h have slopes of their own, and g is 0 at a right angle."""
+    if runs_eagerly():
+        return plain_operator(inputs, op)
     shapes, shaped = filter_shapes(inputs.x, op), shaped_inputs(inputs, op)
     out = shapes.split(_Compiled.apply(op, *inputs[:5]))  # type: ignore[no-untyped-call]
     if shaped.scale is not None:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..autograd import is_exporting
 from .machine import channels_last_pays
 from .routes import route
 
@@ -55,15 +56,11 @@ def autocast_type(x: Tensor) -> torch.dtype | None:
     return x.dtype if x.dtype == torch.float64 else torch.get_autocast_dtype(kind)
 
 
-# torch 2.6 cannot tell one from the other: all of it counts as export there.
-_is_exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)
-
-
 def is_compiled() -> bool:
     """Whether torch.compile records the operations, for nobody else to see."""
     return (
         torch.compiler.is_compiling()
-        and not _is_exporting()
+        and not is_exporting()
         and not torch._C._are_functorch_transforms_active()
         and torch.autograd.forward_ad._current_level < 0
     )

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ...angles import normalize
 from .accelerated import accelerated_rows
+from .backward import plain_gradients, wants_plain_gradients
 from .convolution import is_traced
 from .numbers import shared_number
 from .routes import route
@@ -52,11 +53,10 @@ class _UnitRows(torch.autograd.Function):
         return unit
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
+    def backward(ctx: Any, grad: Tensor) -> Tensor | None:
         rows, unit, norm = ctx.saved_tensors
-        if torch.is_grad_enabled():  # a second derivative will be asked of the result
-            (result,) = torch.autograd.grad(normalize(rows), [rows], grad, create_graph=True)
-            return result
+        if wants_plain_gradients(grad):
+            return plain_gradients(normalize, [rows], [True], grad)[0]
         # (g - (g.u) u) / |w| with u = w / |w|, Eq. 4.17.
         if route(rows) != "tiled":  # torch has it as a single kernel, for its weight norm
             lengths = shared_number(1.0, norm.device, norm.dtype, norm.shape)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import logging
 import os
 import re
 import shutil
@@ -19,6 +20,8 @@ from torch import Tensor
 
 __all__ = ["channels_last_pays", "kept_folder", "processor"]
 
+logger = logging.getLogger(__name__)
+
 LAST, PLANES = b"last", b"planes"
 ROUNDS = 6
 GAIN = 0.92  # a smaller one may be noise, and is lost again in what lies around the convolution
@@ -26,21 +29,34 @@ GAIN = 0.92  # a smaller one may be noise, and is lost again in what lies around
 
 @cache
 def kept_folder() -> Path:
-    """Where kernels and measurements stay; of this process alone if that cannot be written."""
-    cache_home = os.environ.get("XDG_CACHE_HOME")
+    """Where kernels and measurements stay; of this process alone if that cannot be used."""
     try:
-        kept = Path(cache_home or Path.home() / ".cache", "hypersphere", "kernels")
+        cache_home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        kept = Path(cache_home, "hypersphere", "kernels")
         kept.mkdir(parents=True, exist_ok=True, mode=0o700)
-        # Libraries are loaded from here: nobody else may own or write it.
-        about, user = kept.stat(), getattr(os, "getuid", lambda: None)()
-        own = user is None or (about.st_uid == user and not about.st_mode & 0o022)
-        if own and os.access(kept, os.W_OK):
+        reason = _unusable(kept)
+        if reason is None:
             return kept
-    except (OSError, RuntimeError):
-        pass
+    except (OSError, RuntimeError) as error:  # the latter if there is no home
+        reason = str(error)
+    logger.warning(
+        "compiled kernels cannot be kept, so that every process builds its own: %s; set "
+        "XDG_CACHE_HOME to a folder of yours that can be written",
+        reason,
+    )
     scratch = Path(tempfile.mkdtemp(prefix="hypersphere-kernels-"))
     atexit.register(_remove, scratch, os.getpid())
     return scratch
+
+
+def _unusable(folder: Path) -> str | None:
+    """What keeps libraries from being written to and loaded from a folder."""
+    about, user = folder.stat(), getattr(os, "getuid", lambda: None)()
+    if user is not None and about.st_uid != user:
+        return f"{folder} belongs to another user"
+    if user is not None and about.st_mode & 0o022:
+        return f"{folder} can be written by other users (chmod go-w)"
+    return None if os.access(folder, os.W_OK) else f"{folder} cannot be written"
 
 
 def _remove(folder: Path, process: int) -> None:

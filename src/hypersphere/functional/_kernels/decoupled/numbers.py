@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .backward import wants_plain_gradients
 from .convolution import is_traced
 
 __all__ = ["one", "placed", "product", "quotient", "scaled", "shared_number"]
@@ -70,7 +71,7 @@ class _Scaled(torch.autograd.Function):
         values, factor = ctx.saved_tensors
         need_values, need_factor = ctx.needs_input_grad
         of_values = grad * factor if need_values else None
-        if torch.is_grad_enabled():  # a second derivative will be asked of the result
+        if wants_plain_gradients(grad):
             return of_values, (grad * values).sum() if need_factor else None
         # A product and a sum in one launch, where autograd would take two.
         return of_values, torch.dot(grad, values).to(factor.dtype) if need_factor else None

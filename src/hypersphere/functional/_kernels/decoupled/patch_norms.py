@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .backward import plain_gradients, wants_plain_gradients
 from .convolution import (
     Geometry,
     box_filter,
@@ -71,14 +72,14 @@ def keep_norms(
 def plain_gradient(
     ctx: Any, grad_x: Tensor | None, grad_norm: Tensor | None
 ) -> tuple[Tensor | None, None, None]:
-    """Its backward pass if nothing comes through the norm, or by plain operations, which a second
-    derivative can be asked of.
-    """
+    """Its backward pass if nothing comes through the norm, or by plain operations."""
     if grad_norm is None:
         return grad_x, None, None
     x, _ = ctx.saved_tensors
-    norm = plain_patch_norms(x, ctx.size, ctx.geometry)
-    (through_norm,) = torch.autograd.grad(norm, [x], grad_norm, create_graph=True)
+    (through_norm,) = plain_gradients(
+        lambda x: plain_patch_norms(x, ctx.size, ctx.geometry), [x], [True], grad_norm
+    )
+    assert through_norm is not None  # the norms depend on x
     return through_norm if grad_x is None else grad_x + through_norm, None, None
 
 
@@ -96,7 +97,7 @@ class PatchNorms(torch.autograd.Function):
     def backward(
         ctx: Any, grad_x: Tensor | None, grad_norm: Tensor | None
     ) -> tuple[Tensor | None, None, None]:
-        if grad_norm is None or torch.is_grad_enabled():
+        if grad_norm is None or wants_plain_gradients(grad_norm):
             return plain_gradient(ctx, grad_x, grad_norm)
         x, norm = ctx.saved_tensors
         # A pixel gets x times what the norms of all its windows ask for.

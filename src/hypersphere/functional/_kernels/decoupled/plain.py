@@ -10,12 +10,13 @@ at 0, and 0 for the sphere, whose slope there is infinite.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
+from .backward import plain_gradients
 from .convolution import Geometry, correlate
 from .patch_norms import plain_patch_norms
 
@@ -29,6 +30,7 @@ __all__ = [
     "OperatorSettings",
     "differentiable_gradients",
     "filter_shapes",
+    "plain_of_products",
     "plain_operator",
     "shaped_inputs",
 ]
@@ -98,11 +100,16 @@ class FilterShapes(NamedTuple):
 
     def split(self, output: Tensor) -> Tensor:
         """(B, C, ...) as (B, G, C / G, ...)."""
-        return output if self.groups == 1 else output.unflatten(1, (self.groups, -1))  # type: ignore[no-untyped-call]
+        if self.groups == 1:
+            return output
+        each = (self.groups, output.shape[1] // self.groups)
+        return output.view(output.shape[0], *each, *output.shape[2:])  # vmap has no `unflatten`
 
     def join(self, output: Tensor) -> Tensor:
         """(B, G, C / G, ...) as (B, C, ...)."""
-        return output if self.groups == 1 else output.flatten(1, 2)
+        if self.groups == 1:
+            return output
+        return output.reshape(output.shape[0], self.groups * output.shape[2], *output.shape[3:])
 
     def over_filters(self, norm: Tensor) -> Tensor:
         """Patch norms (B, G, ...), ready to broadcast over the filters of split outputs."""
@@ -126,28 +133,42 @@ class FilterShapes(NamedTuple):
 
 def plain_operator(inputs: Inputs, op: OperatorSettings) -> Tensor:
     """f(w, x) in differentiable operations: for compilers, exporters, second derivatives, any g."""
+    s = correlate(inputs.x, inputs.kernel, op.geometry)
+    return plain_of_products(op, s, *inputs[1:])
+
+
+def plain_of_products(
+    op: OperatorSettings,
+    s: Tensor,
+    norm: Tensor,
+    kernel: Tensor | None,
+    radius: Tensor,
+    *numbers: Tensor | None,
+) -> Tensor:
+    """The same from s = w^T x; the filters count only if g is not 0 at a right angle."""
     g, h = op.angular, op.magnitude
-    shapes, shaped = filter_shapes(inputs.x, op), shaped_inputs(inputs, op)
-    s = shapes.split(correlate(inputs.x, inputs.kernel, op.geometry))
-    n = shapes.over_filters(inputs.norm)
+    shapes = filter_shapes(s, op)
+    rho = shapes.over_patches(radius)
+    own_k, scale, shift = (t if t is None else shapes.over_patches(t) for t in numbers)
+    k = op.k if own_k is None else own_k
+    s, n = shapes.split(s), shapes.over_filters(norm)
     if g.is_cosine:
-        out = s * h.ratio(n, *op.constants, shaped.radius)
+        out = s * h.ratio(n, *op.constants, rho)
         out = out if op.bound is None else out.clamp(-op.bound, op.bound)
     else:
         # In a zero patch n counts as 1 and h as r(0), see Note [Zero patches].
         nonzero_patch = n > 0
         c = (s * torch.where(nonzero_patch, n, 1).reciprocal()).clamp(-1, 1)
-        value = g.value(c, op.k if shaped.k is None else shaped.k, torch.finfo(s.dtype).eps)
+        value = g.value(c, k, torch.finfo(s.dtype).eps)
         if not g.zero_at_right_angle:
-            nonzero_filter = shapes.over_patches(inputs.kernel.detach().flatten(1).ne(0).any(1))
-            at_zero = g.value(c.new_zeros(1, *c.shape[1:]), op.k if shaped.k is None else shaped.k)
+            assert kernel is not None
+            nonzero_filter = shapes.over_patches(kernel.detach().flatten(1).ne(0).any(1))
+            at_zero = g.value(c.new_zeros(1, *c.shape[1:]), k)
             value = value - torch.where(nonzero_patch & nonzero_filter, 0, at_zero)
-        slope = h.ratio(n.new_zeros(()), *op.constants, shaped.radius)
-        out = value * torch.where(nonzero_patch, h.value(n, *op.constants, shaped.radius), slope)
-    if shaped.scale is not None:
-        out = out * shaped.scale
-    if shaped.shift is not None:
-        out = out + shaped.shift
+        slope = h.ratio(n.new_zeros(()), *op.constants, rho)
+        out = value * torch.where(nonzero_patch, h.value(n, *op.constants, rho), slope)
+    out = out if scale is None else out * scale
+    out = out if shift is None else out + shift
     return shapes.join(out).to(s.dtype)
 
 
@@ -157,28 +178,27 @@ def differentiable_gradients(
     needed: Sequence[bool],
     op: OperatorSettings,
     own_norm: bool = False,
-) -> Iterator[Tensor | None]:
-    """The gradients of f in the inputs that need one, to be differentiated again.
+) -> list[Tensor | None]:
+    """The gradients of f in the inputs that need one, as by `plain_gradients`.
 
     With `own_norm`, that of x includes what flows through its patch norms.
     """
-    # One input may depend on another, as the radius on the mean of the norms: without views, what
-    # flows through it would count twice.
-    inputs = Inputs(*(t if t is None else t.view_as(t) for t in inputs))  # type: ignore[arg-type]
+
+    def out(*tensors: Tensor) -> Tensor:
+        given = Inputs(*tensors)
+        if own_norm:
+            norm = plain_patch_norms(given.x, tuple(given.kernel.shape[2:]), op.geometry)
+            given = given._replace(norm=norm)
+        return plain_operator(given, op)
+
     if own_norm:
-        norm = plain_patch_norms(inputs.x, tuple(inputs.kernel.shape[2:]), op.geometry)
-        inputs, needed = inputs._replace(norm=norm), (needed[0], False, *needed[2:])
-    wanted = [t for t, need in zip(inputs, needed, strict=True) if need and t is not None]
-    out = plain_operator(inputs, op)
-    found = iter(torch.autograd.grad(out, wanted, grad, create_graph=True, allow_unused=True))
-    return (next(found) if need else None for need in needed)
+        needed = (needed[0], False, *needed[2:])
+    return plain_gradients(out, inputs, needed, grad)
 
 
 def filter_shapes(x: Tensor, op: OperatorSettings) -> FilterShapes:
     """How filters and patches lie in the outputs of an operator."""
-    if op.geometry is None:
-        return FilterShapes(1, 0)
-    return FilterShapes(op.geometry.groups, x.ndim - 2)
+    return FilterShapes(1 if op.geometry is None else op.geometry.groups, x.ndim - 2)
 
 
 def shaped_inputs(inputs: Inputs, op: OperatorSettings) -> Inputs:

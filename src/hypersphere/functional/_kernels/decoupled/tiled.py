@@ -14,7 +14,6 @@ See Note [Zero patches] in plain.py.
 
 from __future__ import annotations
 
-import threading
 from typing import Any, NamedTuple
 
 import torch
@@ -22,6 +21,7 @@ from torch import Tensor
 
 from .accelerated import accelerated_operator
 from .activation import TiledActivation
+from .backward import takes_saved, wants_plain_gradients
 from .compiled import compiled_operator
 from .convolution import (
     convolution_gradients,
@@ -67,9 +67,6 @@ def apply_operator(inputs: Inputs, op: OperatorSettings, own_norm: bool = False)
         return native
     fused: Tensor = _Fused.apply(op, *inputs)  # type: ignore[no-untyped-call]
     return fused
-
-
-_taking = threading.Lock()
 
 
 class _Need(NamedTuple):
@@ -118,14 +115,9 @@ class _Fused(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         *tensors, c = ctx.saved_tensors
         op, inputs, needed = ctx.op, Inputs(*tensors), ctx.needs_input_grad[1:]
-        if torch.is_grad_enabled():  # a second derivative will be asked of the result
+        if wants_plain_gradients(grad):
             return None, *differentiable_gradients(grad, inputs, needed, op)
-        # The gradient in s takes the place of c, which spares an output-sized tensor. Should a
-        # retained graph come here again, or another thread at the same time, c is computed again.
-        with _taking:
-            spent, ctx.spent = ctx.spent, True
-        # Of the data, whose version is not that of the saved tensor: a second visit finds it valid.
-        c = _cosines(inputs, op) if spent else c.data
+        c = c.data if takes_saved(ctx) else _cosines(inputs, op)  # the gradient in s is put there
         return None, *_Backward(grad, inputs, c, _Need(*needed), ctx.act, op).run()
 
 

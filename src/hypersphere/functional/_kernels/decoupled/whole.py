@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from .backward import wants_plain_gradients
 from .convolution import convolution_gradients, correlate
 from .lengths import FilterLengths, SharedLengths
 from .numbers import product, quotient
@@ -51,7 +52,7 @@ class _Whole(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         *tensors, c, value, h = ctx.saved_tensors
         op, inputs, needed = ctx.op, Inputs(*tensors), ctx.needs_input_grad[1:]
-        if torch.is_grad_enabled():  # a second derivative will be asked of the result
+        if wants_plain_gradients(grad):
             return None, *differentiable_gradients(grad, inputs, needed, op)
         parts = Pass(inputs, c, op)
         need: Any = Inputs(*needed)

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .backward import plain_gradients, wants_plain_gradients
 from .convolution import convolution_gradients, correlate
 from .lengths import FLOOR
 from .numbers import quotient
@@ -63,8 +64,8 @@ class _WholeLayer(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, kernel, rho, *others, norm, floored, mean, radius, c, value, h = ctx.saved_tensors
         op, needed = ctx.op, ctx.needs_input_grad[2:]
-        if torch.is_grad_enabled():  # a second derivative will be asked of the result
-            return None, None, *_plain_gradients(grad, (x, kernel, rho, *others), mean, needed, op)
+        if wants_plain_gradients(grad):
+            return None, None, *_plainly(grad, (x, kernel, rho, *others), mean, needed, op)
         parts = Pass(Inputs(x, norm, kernel, radius, *others), c, op)
         parts.lengths.floored = floored.view_as(parts.norm)
         need_x, need_kernel, need_rho, *need_others = needed
@@ -105,22 +106,19 @@ def _through_mean(
     return grad_rho, torch.add(found.norm, torch.dot(found.radius, rho), alpha=share)
 
 
-def _plain_gradients(
+def _plainly(
     grad: Tensor,
     tensors: tuple[Tensor | None, ...],
     mean: Tensor,
     needed: tuple[bool, ...],
     op: OperatorSettings,
 ) -> list[Tensor | None]:
-    """The gradients by plain operations, to be differentiated again."""
-    # One may depend on another, as a scale on rho: without views it would count twice.
-    tensors = tuple(t if t is None else t.view_as(t) for t in tensors)
-    x, kernel, rho, *others = tensors
-    assert x is not None and kernel is not None and rho is not None
-    norm = plain_patch_norms(x, tuple(kernel.shape[2:]), op.geometry)
-    batch = norm.mean() if norm.numel() else norm.sum()
-    used = torch.where(batch > 0, batch, mean)  # as functional/mean_norm.py does
-    out = plain_operator(Inputs(x, norm, kernel, rho * used, *others), op)
-    wanted = [t for t, need in zip(tensors, needed, strict=True) if need and t is not None]
-    found = iter(torch.autograd.grad(out, wanted, grad, create_graph=True, allow_unused=True))
-    return [next(found) if need else None for need in needed]
+    """The gradients by plain operations."""
+
+    def out(x: Tensor, kernel: Tensor, rho: Tensor, *others: Tensor | None) -> Tensor:
+        norm = plain_patch_norms(x, tuple(kernel.shape[2:]), op.geometry)
+        batch = norm.mean() if norm.numel() else norm.sum()
+        used = torch.where(batch > 0, batch, mean)  # as functional/mean_norm.py does
+        return plain_operator(Inputs(x, norm, kernel, rho * used, *others), op)
+
+    return plain_gradients(out, tensors, needed, grad)

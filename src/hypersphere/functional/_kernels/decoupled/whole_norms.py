@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .backward import wants_plain_gradients
 from .convolution import Geometry
 from .patch_norms import keep_norms, plain_gradient
 from .pooling import spread_windows
@@ -32,7 +33,7 @@ class WholeNorms(torch.autograd.Function):
     def backward(
         ctx: Any, grad_x: Tensor | None, grad_norm: Tensor | None
     ) -> tuple[Tensor | None, None, None]:
-        if grad_norm is None or torch.is_grad_enabled():
+        if grad_norm is None or wants_plain_gradients(grad_norm):
             return plain_gradient(ctx, grad_x, grad_norm)
         x, norm = ctx.saved_tensors
         # Nothing flows through the norm of a zero patch, which counts as infinitely long here.

@@ -7,20 +7,23 @@ needs them in the graph, and goes the longer way.
 
 from __future__ import annotations
 
-import threading
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ....angles import normalize
-from ..convolution import Geometry, convolution_gradients, correlate, is_traced
+from ..backward import plain_gradients, wants_plain_gradients
+from ..convolution import Geometry, correlate, is_traced
 from ..numbers import one
-from ..plain import Inputs, OperatorSettings, differentiable_gradients
-from .filters import Filters, bits, needed_sums, totals
-from .norms import measured, through_norms
+from ..patch_norms import plain_patch_norms
+from ..plain import Inputs, OperatorSettings, plain_operator
+from .filters import Filters
+from .gradients import native_gradients, without_autocast
+from .norms import measured
 from .operator import kernels_of
-from .passes import dense, run_backward, run_forward
+from .passes import dense, run_forward
 from .tensors import is_dense, norms_library, suits, threads_for
 
 __all__ = ["native_layer"]
@@ -63,9 +66,6 @@ def native_layer(
     return out
 
 
-_taking = threading.Lock()
-
-
 class _NativeLayer(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -94,52 +94,31 @@ class _NativeLayer(torch.autograd.Function):
         return run_forward(kernels, s, norm, filters)
 
     @staticmethod
+    @without_autocast
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        if torch.is_autocast_enabled("cpu"):  # it would narrow what the kernels take as float32
-            with torch.autocast("cpu", enabled=False):
-                return _gradients(ctx, grad)
-        return _gradients(ctx, grad)
+        x, weight, *numbers, unit, lengths, norm, s = ctx.saved_tensors
+        op, needed = ctx.op, ctx.needs_input_grad[3:]
+        if wants_plain_gradients(grad):
+            plain = plain_gradients(_plain_layer(op), (x, weight, *numbers), needed, grad)
+            return None, None, None, *plain
+        inputs, asked = Inputs(x, norm, unit, *numbers), (needed[0], False, *needed[1:])
+        grad_x, _, of_unit, *others = native_gradients(ctx, grad, inputs, s, asked, own_norm=True)
+        if of_unit is not None:
+            if of_unit.stride() != unit.stride():
+                of_unit = torch.empty_like(unit).copy_(of_unit)
+            places = (of_unit.data_ptr(), unit.data_ptr(), lengths.data_ptr())
+            each = (len(unit), unit[0].numel())
+            norms_library().through_directions(*places, *each, threads_for(unit))
+        return None, None, None, grad_x, of_unit, *others
 
 
-def _gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    x, weight, *numbers, unit, lengths, norm, s = ctx.saved_tensors
-    op, needed = ctx.op, ctx.needs_input_grad[3:]
-    size = tuple(weight.shape[2:])
-    if torch.is_grad_enabled():  # a second derivative will be asked of the result
-        return None, None, None, *_differentiable(grad, x, weight, numbers, needed, op)
-    # See operator.py: the gradient in s takes its place.
-    with _taking:
-        spent, ctx.spent = ctx.spent, True
-    s = dense(correlate(x, unit, op.geometry)) if spent else s.data
-    need = needed_sums(op, *needed[2:])
-    grad_norm, sums = run_backward(ctx.kernels, grad, s, norm, ctx.filters, bits(need), s)
-    grad_x, of_unit = convolution_gradients(s, x, unit, op.geometry, needed[0], needed[1])
-    if grad_x is not None:
-        grad_x = through_norms(grad_x, grad_norm, norm, x, size, op.geometry)
-    if of_unit is not None:
-        if of_unit.stride() != unit.stride():
-            of_unit = torch.empty_like(unit).copy_(of_unit)
-        places = (of_unit.data_ptr(), unit.data_ptr(), lengths.data_ptr())
-        each = (len(unit), unit[0].numel())
-        norms_library().through_directions(*places, *each, threads_for(unit))
-    return None, None, None, grad_x, of_unit, *totals(sums, need, numbers)
+def _plain_layer(op: OperatorSettings) -> Callable[..., Tensor]:
+    """The same function of the tensors in plain operations."""
 
+    def out(x: Tensor, weight: Tensor, radius: Tensor | None, *others: Tensor | None) -> Tensor:
+        kernel = normalize(weight.flatten(1)).view_as(weight)
+        norm = plain_patch_norms(x, tuple(weight.shape[2:]), op.geometry)
+        radius = one(x, x.dtype) if radius is None else radius
+        return plain_operator(Inputs(x, norm, kernel, radius, *others), op)
 
-def _differentiable(
-    grad: Tensor,
-    x: Tensor,
-    weight: Tensor,
-    numbers: list[Tensor | None],
-    needed: tuple[bool, ...],
-    op: OperatorSettings,
-) -> tuple[Tensor | None, ...]:
-    """The gradients in plain operations, which have gradients of their own."""
-    kernel = normalize(weight.flatten(1)).view_as(weight)
-    radius, k, scale, shift = numbers
-    # The norms are measured there, from x.
-    inputs = Inputs(x, x, kernel, one(x, x.dtype) if radius is None else radius, k, scale, shift)
-    of_inputs = (needed[0], False, needed[1], *needed[2:])
-    found = list(differentiable_gradients(grad, inputs, of_inputs, op, own_norm=True))
-    if found[2] is not None:
-        (found[2],) = torch.autograd.grad(kernel, [weight], found[2], create_graph=True)
-    return found[0], found[2], *found[3:]
+    return out

@@ -3,12 +3,16 @@
 A library is found by what it is made from: its text, the compiler and the processor. So nothing is
 built twice, and a folder that several machines share holds one for each. Where there is no
 compiler, or anything goes wrong, there is no library, and the operators run in torch's operations.
+
+What happens is told by the logger of the package, once per process: that something is built, which
+takes a second or two (INFO), and that it failed (WARNING).
 """
 
 from __future__ import annotations
 
 import ctypes
 import hashlib
+import logging
 import os
 import re
 import shutil
@@ -21,6 +25,8 @@ from pathlib import Path
 from ..machine import kept_folder, processor
 
 __all__ = ["library", "switched_off"]
+
+logger = logging.getLogger(__name__)
 
 HERE = Path(__file__).parent
 HEADERS = ("arithmetic.h", "blocks.h")
@@ -51,10 +57,39 @@ def library(text: str) -> ctypes.CDLL | None:
                 return ctypes.CDLL(str(path))
             except OSError:
                 path.unlink(missing_ok=True)  # damaged: build it anew
+        _tell_building(path.parent)
         _build(compiler[0], text, path)
         return ctypes.CDLL(str(path))
-    except (OSError, subprocess.SubprocessError):
+    except (OSError, subprocess.SubprocessError) as error:
+        _tell_failed(_reason(error))
         return None
+
+
+@cache
+def _tell_building(folder: Path) -> None:
+    logger.info("building C++ kernels for new operators, a second or two each; kept in %s", folder)
+
+
+_told_failed = False
+
+
+def _tell_failed(reason: str) -> None:
+    global _told_failed
+    if not _told_failed:
+        _told_failed = True
+        logger.warning(
+            "no C++ kernels, so that decoupled layers take more time: %s; CXX names another "
+            "compiler, XDG_CACHE_HOME another folder, and HYPERSPHERE_NATIVE=0 does without",
+            reason,
+        )
+
+
+def _reason(error: OSError | subprocess.SubprocessError) -> str:
+    """One line: of what a compiler says, the first that names an error."""
+    told = getattr(error, "stderr", None)
+    lines = [line for line in (told or b"").decode(errors="replace").splitlines() if line.strip()]
+    named = [line for line in lines if "error" in line.lower()]
+    return (named or lines or [str(error)])[0].strip()
 
 
 def _build(compiler: str, text: str, path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..backward import wants_plain_gradients
 from ..convolution import Geometry
 from ..patch_norms import keep_norms, plain_gradient
 from .tensors import Sizes, Windows, is_dense, norms_library, suits, threads_for
@@ -78,7 +79,7 @@ class _NativeNorms(torch.autograd.Function):
     def backward(
         ctx: Any, grad_x: Tensor | None, grad_norm: Tensor | None
     ) -> tuple[Tensor | None, None, None]:
-        if grad_norm is None or torch.is_grad_enabled():
+        if grad_norm is None or wants_plain_gradients(grad_norm):
             return plain_gradient(ctx, grad_x, grad_norm)
         x, norm = ctx.saved_tensors
         pixel = spread_over_pixels(grad_norm, norm, x, ctx.size, ctx.geometry)

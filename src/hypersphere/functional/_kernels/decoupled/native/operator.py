@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
-from ..convolution import convolution_gradients, correlate
+from ..backward import wants_plain_gradients
+from ..convolution import correlate
 from ..formulas import Untranslatable
 from ..plain import Inputs, OperatorSettings, differentiable_gradients
-from .filters import Filters, bits, declared, needed_sums, totals
+from .filters import Filters, declared
+from .gradients import native_gradients, without_autocast
 from .libraries import library
-from .norms import through_norms
-from .passes import dense, run_backward, run_forward
+from .passes import dense, run_forward
 from .tensors import is_dense, norms_library, suits
 from .translate import operator_source
 from .verify import agrees
@@ -68,9 +68,6 @@ def _made_of(op: OperatorSettings, radius_per_filter: bool) -> Any:
 _made: WeakKeyDictionary[Any, dict[Any, Any]] = WeakKeyDictionary()
 
 
-_taking = threading.Lock()
-
-
 class _NativeOperator(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -86,33 +83,12 @@ class _NativeOperator(torch.autograd.Function):
         return run_forward(kernels, s, inputs.norm.resolve_neg().contiguous(), filters)
 
     @staticmethod
+    @without_autocast
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        if torch.is_autocast_enabled("cpu"):  # it would narrow what the kernels take as float32
-            with torch.autocast("cpu", enabled=False):
-                return _gradients(ctx, grad)
-        return _gradients(ctx, grad)
-
-
-def _gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    *tensors, s = ctx.saved_tensors
-    op, inputs, needed = ctx.op, Inputs(*tensors), ctx.needs_input_grad[3:]
-    if torch.is_grad_enabled():  # a second derivative will be asked of the result
-        plain = differentiable_gradients(grad, inputs, needed, op, ctx.own_norm)
-        return None, None, None, *plain
-    # The gradient in s takes its place, which spares an output-sized tensor. Should a retained
-    # graph come here again, or another thread at the same time, s is computed again.
-    with _taking:
-        spent, ctx.spent = ctx.spent, True
-    # Of the data, whose version is not that of the saved tensor: a second visit finds it valid.
-    s = dense(correlate(inputs.x, inputs.kernel, op.geometry)) if spent else s.data
-    need = needed_sums(op, *needed[3:])
-    norm, geometry = inputs.norm.resolve_neg().contiguous(), op.geometry
-    grad_norm, sums = run_backward(ctx.kernels, grad, s, norm, ctx.filters, bits(need), s)
-    grad_x, grad_kernel = convolution_gradients(
-        s, inputs.x, inputs.kernel, geometry, needed[0], needed[2]
-    )
-    if ctx.own_norm and grad_x is not None and geometry is not None:
-        size = tuple(inputs.kernel.shape[2:])
-        grad_x = through_norms(grad_x, grad_norm, norm, inputs.x, size, geometry)
-    given = grad_norm if needed[1] and not ctx.own_norm else None
-    return None, None, None, grad_x, given, grad_kernel, *totals(sums, need, inputs[3:])
+        *tensors, s = ctx.saved_tensors
+        inputs, needed = Inputs(*tensors), ctx.needs_input_grad[3:]
+        if wants_plain_gradients(grad):
+            plain = differentiable_gradients(grad, inputs, needed, ctx.op, ctx.own_norm)
+            return None, None, None, *plain
+        inputs = inputs._replace(norm=inputs.norm.resolve_neg().contiguous())
+        return None, None, None, *native_gradients(ctx, grad, inputs, s, needed, ctx.own_norm)

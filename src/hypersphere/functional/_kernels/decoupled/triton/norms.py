@@ -18,6 +18,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ....angles import normalize
+from ..backward import plain_gradients, wants_plain_gradients
 from ..convolution import Geometry
 from ..patch_norms import keep_norms, plain_gradient
 from .launch import block, launch
@@ -187,11 +188,10 @@ class TritonRows(torch.autograd.Function):
         return unit
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
+    def backward(ctx: Any, grad: Tensor) -> Tensor | None:
         rows, unit, norm = ctx.saved_tensors
-        if torch.is_grad_enabled():  # a second derivative will be asked of the result
-            (result,) = torch.autograd.grad(normalize(rows), [rows], grad, create_graph=True)
-            return result
+        if wants_plain_gradients(grad):
+            return plain_gradients(normalize, [rows], [True], grad)[0]
         out, (count, length) = torch.empty_like(unit), rows.shape
         size = {"BLOCK": block(length, ROW)}
         launch(
@@ -215,7 +215,7 @@ class TritonNorms(torch.autograd.Function):
     def backward(
         ctx: Any, grad_x: Tensor | None, grad_norm: Tensor | None
     ) -> tuple[Tensor | None, None, None]:
-        if grad_norm is None or torch.is_grad_enabled():
+        if grad_norm is None or wants_plain_gradients(grad_norm):
             return plain_gradient(ctx, grad_x, grad_norm)
         x, norm = ctx.saved_tensors
         x = _dense(x)

@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..backward import wants_plain_gradients
 from ..convolution import convolution_gradients, correlate
 from ..formulas import Untranslatable
 from ..plain import Inputs, OperatorSettings, differentiable_gradients
@@ -131,7 +132,7 @@ class _Operator(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         *tensors, s = ctx.saved_tensors
         op, inputs, needed = ctx.op, Inputs(*tensors), ctx.needs_input_grad[1:]
-        if torch.is_grad_enabled():  # a second derivative will be asked of the result
+        if wants_plain_gradients(grad):
             return None, *differentiable_gradients(grad, inputs, needed, op)
         return None, *_gradients(grad, inputs, s, needed, op)
 
