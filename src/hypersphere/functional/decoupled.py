@@ -18,7 +18,7 @@ The two nonlinear ones exist for the magnitudes with a radius: ball, tanh, segme
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from typing import Literal, ParamSpec, TypeAlias, get_args
 
@@ -256,10 +256,8 @@ def _decoupled(
     scale: Tensor | None,
     norm: Tensor | None,
 ) -> Tensor:
-    if bias is not None and bias.shape != weight.shape[:1]:
-        raise ValueError(
-            f"expected bias ({weight.shape[0]},), a number per filter; got {tuple(bias.shape)}"
-        )
+    numbers = {"radius": radius, "k": k, "mean_norm": mean_norm}
+    _check_numbers(weight, {"bias": bias, "scale": scale}, numbers)
     dtype = autocast_type(x)
     if dtype is not None:
         with torch.autocast(x.device.type, enabled=False):
@@ -300,6 +298,24 @@ def _decoupled(
     rho = scaled(rho, mean) if op.magnitude.has_radius else rho
     inputs = Inputs(x, norm, kernel, rho, learned_k, scale, bias)
     return apply_operator(inputs, op, own_norm)
+
+
+def _check_numbers(
+    weight: Tensor, vectors: Mapping[str, Tensor | None], numbers: Mapping[str, object]
+) -> None:
+    """Refuse what is not a number per filter (C,), or for `numbers` a single one."""
+    filters = weight.shape[:1]
+    for name, vector in vectors.items():
+        if vector is not None and vector.shape != filters:
+            raise ValueError(
+                f"expected {name} ({filters[0]},), a number per filter; got {tuple(vector.shape)}"
+            )
+    for name, number in numbers.items():
+        if isinstance(number, Tensor) and number.ndim and number.shape != filters:
+            raise ValueError(
+                f"expected {name} as a number or ({filters[0]},), one per filter; got "
+                f"{tuple(number.shape)}"
+            )
 
 
 def _check_norm(norm: Tensor, x: Tensor, weight: Tensor, geometry: Geometry | None) -> None:
