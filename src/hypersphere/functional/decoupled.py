@@ -18,7 +18,7 @@ The two nonlinear ones exist for the magnitudes with a radius: ball, tanh, segme
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Literal, ParamSpec, TypeAlias, get_args
 
@@ -36,7 +36,7 @@ from ._kernels.decoupled.convolution import (
 from ._kernels.decoupled.directions import unit_rows
 from ._kernels.decoupled.native.layer import native_layer
 from ._kernels.decoupled.norms import with_norms
-from ._kernels.decoupled.numbers import one, placed, scaled
+from ._kernels.decoupled.numbers import check_numbers, one, placed, scaled
 from ._kernels.decoupled.plain import Inputs, OperatorSettings
 from ._kernels.decoupled.tiled import apply_operator
 from .angles import row_norm
@@ -257,7 +257,7 @@ def _decoupled(
     norm: Tensor | None,
 ) -> Tensor:
     numbers = {"radius": radius, "k": k, "mean_norm": mean_norm}
-    _check_numbers(weight, {"bias": bias, "scale": scale}, numbers)
+    check_numbers(weight, {"bias": bias, "scale": scale}, numbers)
     dtype = autocast_type(x)
     if dtype is not None:
         with torch.autocast(x.device.type, enabled=False):
@@ -298,24 +298,6 @@ def _decoupled(
     rho = scaled(rho, mean) if op.magnitude.has_radius else rho
     inputs = Inputs(x, norm, kernel, rho, learned_k, scale, bias)
     return apply_operator(inputs, op, own_norm)
-
-
-def _check_numbers(
-    weight: Tensor, vectors: Mapping[str, Tensor | None], numbers: Mapping[str, object]
-) -> None:
-    """Refuse what is not a number per filter (C,), or for `numbers` a single one."""
-    filters = weight.shape[:1]
-    for name, vector in vectors.items():
-        if vector is not None and vector.shape != filters:
-            raise ValueError(
-                f"expected {name} ({filters[0]},), a number per filter; got {tuple(vector.shape)}"
-            )
-    for name, number in numbers.items():
-        if isinstance(number, Tensor) and number.ndim and number.shape != filters:
-            raise ValueError(
-                f"expected {name} as a number or ({filters[0]},), one per filter; got "
-                f"{tuple(number.shape)}"
-            )
 
 
 def _check_norm(norm: Tensor, x: Tensor, weight: Tensor, geometry: Geometry | None) -> None:
