@@ -94,6 +94,47 @@ def test_search_refuses_what_does_not_fit():
         search(torch.ones(1, 2).double(), torch.ones(3, 2))
 
 
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize(("n", "place"), [(1, 17_000), (1, 0), (300, 19_999)])
+def test_search_refuses_rows_that_are_not_finite(n, place, value):
+    """As everything else that takes features does; such a row hid its whole block before."""
+    q, g = torch.randn(n, 16), torch.randn(20_000, 16)
+    expected = search(q, g, 3)
+    bad = g.clone()
+    bad[place] = value
+    with pytest.raises(ValueError, match=rf"gallery: row {place} has NaN or infinite values"):
+        search(q, bad, 3)
+    query = q.clone()
+    query[-1, 3] = value
+    with pytest.raises(ValueError, match=rf"queries: row {n - 1} has NaN or infinite values"):
+        search(query, g, 3)
+    assert torch.equal(search(q, g, 3)[1], expected[1])
+
+
+def test_every_form_of_the_search_refuses_rows_that_are_not_finite():
+    g = normalize(torch.randn(140_000, 8), dim=1)
+    index, bad = SearchIndex(g), g[:2].clone()
+    bad[1, 0] = math.nan
+    with pytest.raises(ValueError, match="queries: row 1 has NaN"):
+        index.search(bad, 3)
+    pytest.importorskip("faiss", reason="needs the extra search")
+    for q, rows in ((bad, g[:9]), (g[:2], bad)):
+        with pytest.raises(ValueError, match="row 1 has NaN"):
+            faiss_search(q, rows, 2)
+
+
+def test_products_that_overflow_are_no_matches_and_hide_none():
+    # 1e38 (1e38 - 1e38) and -1e38 1e38: NaN and -inf, though every number is finite
+    g = torch.zeros(20_000, 2)
+    g[:, 0] = torch.linspace(-1e-38, 1e-38, 20_000)
+    g[17_000] = torch.tensor([1e38, -1e38])
+    g[5] = torch.tensor([-1e38, -1e38])
+    q = torch.full((1, 2), 1e38)
+    assert search(q, g, 2)[1].tolist() == [[19_999, 19_998]]
+    scores, rows = search(q, g[[17_000, 5, 19_999]], 3)
+    assert rows.tolist() == [[2, -1, -1]] and scores[0, 1:].tolist() == [-math.inf] * 2
+
+
 def test_ranks_against_loops_as_distractors_grow(monkeypatch):
     monkeypatch.setattr(
         sys.modules["hypersphere.evaluation.recognition.identification"], "BLOCK", 13

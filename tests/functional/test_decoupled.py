@@ -593,3 +593,25 @@ def test_meta_tensors(magnitude, angular):
     out.sum().backward()
     assert x.grad.shape == x.shape and weight.grad.shape == weight.shape
     assert HF.patch_norm(x, 3).shape == (2, 1, 6, 6)
+
+
+@pytest.mark.parametrize("magnitude", ["tanh", "linear", "sphere"])
+@pytest.mark.parametrize("name", ["bias", "scale", "radius", "k", "mean_norm"])
+@pytest.mark.parametrize("shape", [(1,), (4,), (5, 1)])
+def test_numbers_per_filter_of_another_shape_are_refused(name, magnitude, shape):
+    x, weight, given = torch.randn(3, 4), torch.randn(5, 4), {name: torch.full(shape, 0.7)}
+    with pytest.raises(ValueError, match=rf"expected {name} .*\(5,\).*got"):
+        HF.decoupled_linear(x, weight, magnitude=magnitude, angular="sigmoid", **given)
+    with pytest.raises(ValueError, match=rf"expected {name} .*\(5,\).*got"):
+        HF.decoupled_conv1d(x[..., None], weight[..., None], magnitude=magnitude, **given)
+
+
+@pytest.mark.parametrize("name", ["scale", "radius", "k", "mean_norm"])
+def test_a_number_per_filter_and_a_single_one_have_gradients(name):
+    for shape in ((5,),) if name == "scale" else ((5,), ()):
+        x, weight = torch.randn(3, 4), torch.randn(5, 4)
+        value = torch.full(shape, 0.7, requires_grad=True)
+        HF.decoupled_linear(
+            x, weight, magnitude="tanh", angular="sigmoid", **{name: value}
+        ).sum().backward()
+        assert value.grad.shape == shape and bool(value.grad.isfinite().all())

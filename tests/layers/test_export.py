@@ -207,8 +207,19 @@ def test_a_symbolic_trace_has_a_layer_as_one_node():
     close(traced(x), net(x))
     traced.graph.lint()
     alone = torch.fx.symbolic_trace(net[0])
-    assert [n.target for n in alone.graph.nodes if n.op == "call_module"] == ["layer"]
+    assert [n.target for n in alone.graph.nodes if n.op == "call_module"] == ["_layer"]
     close(alone(x), net[0](x))
+    alone.graph.lint()
+
+
+@pytest.mark.parametrize("layer", [hl.DecoupledConv2d(3, 4, 3), hl.DecoupledLinear(6, 5)])
+def test_a_graph_of_a_tracer_fits_the_layer_that_was_traced(layer):
+    alone = torch.fx.GraphModule(layer, torch.fx.Tracer().trace(layer))
+    x = torch.randn(2, 3, 6, 6)
+    for module in (alone, copy.deepcopy(alone), torch.fx.symbolic_trace(alone)):
+        close(module(x), layer(x))
+    assert dict(alone.named_parameters())["_layer.weight"] is layer.weight
+    assert list(layer.state_dict()) == ["weight"]
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*deprecated:DeprecationWarning")

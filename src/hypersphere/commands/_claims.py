@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from hypersphere.commands._comparison import better, is_share, metric_value
 from hypersphere.commands._files import recipe_root
+from hypersphere.commands._recorded import is_recorded, stored
 from hypersphere.commands._yaml import ConfigError, read_yaml
 from hypersphere.evaluation.paired import paired_difference, verdict
 from hypersphere.registry import unknown_name
@@ -180,7 +181,7 @@ def compared(
         "terms": dict(contrast.terms),
         "claimed": contrast.claimed,
         "text": contrast.text,
-        "values": {str(seed): round(value, 4) for seed, value in pairs.items()},
+        "values": {str(seed): stored(value) for seed, value in pairs.items()},
         "not_converged": len(values) - len(pairs),
         "mean": None,
         "low": None,
@@ -190,13 +191,13 @@ def compared(
     }
     if pairs:
         found = paired_difference(list(pairs.values()), [0.0] * len(pairs))
-        record["mean"] = round(found.mean, 4)
+        record["mean"] = stored(found.mean)
         if len(pairs) > 1:
-            record["low"], record["high"] = round(found.low, 4), round(found.high, 4)
+            record["low"], record["high"] = stored(found.low), stored(found.high)
         if len(values) >= min(claim.seeds, ENOUGH) and len(pairs) > 2:
             record["verdict"] = verdict(found, contrast.claimed)
         if contrast.text:
-            record["share_of_text"] = round(found.mean / contrast.text, 3)
+            record["share_of_text"] = stored(found.mean / contrast.text)
     return record
 
 
@@ -217,6 +218,9 @@ def value_of(claim: Claim, how: Ended, metric: str, method: str) -> float | None
     """A metric of a run; of one that diverged, what the claim says."""
     if how.diverged is not None:
         return claim.not_converged
+    if is_recorded(how):
+        recorded: float = how.summary["recorded"][metric]
+        return recorded
     # Of a graph the validation nodes choose the step, as its authors do.
     kind = "best" if "validation_accuracy" in how.summary.get("best", {}) else "last"
-    return metric_value(how.summary, kind, metric, method)
+    return stored(metric_value(how.summary, kind, metric, method))

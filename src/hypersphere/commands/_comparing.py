@@ -17,6 +17,7 @@ from hypersphere._terminal import duration
 from hypersphere.commands import _config
 from hypersphere.commands._compare_arguments import Arguments
 from hypersphere.commands._comparison import Method, better, metric_value, result_record, table
+from hypersphere.commands._recorded import is_recorded
 from hypersphere.registry import unknown_name
 from hypersphere.training.campaign import Ended, PlannedRun, run_all
 from hypersphere.training.config import Config
@@ -82,14 +83,23 @@ class Comparison:
 
         def note(run: PlannedRun, how: Ended) -> None:
             method, seed = runs[run.folder]
-            for kind, values in (("last", method.last), ("best", method.best)):
-                values[seed] = self._value(how, kind, self.metric, method.name)
-            method.seconds[seed] = how.seconds
-            self.ended[method.name, seed] = how
+            self._see(run, how)
+            self._take(method, seed, how)
             self._say(run.name, self.metric, method.last[seed], how)
             self._record()
 
         run_all(planned, self.arguments.jobs, note, self.known)
+
+    def _see(self, run: PlannedRun, how: Ended) -> None:
+        """Called with every run that has ended, of tuning too."""
+
+    def _take(self, method: Method, seed: int, how: Ended) -> None:
+        """Let a run count for its method."""
+        for kind, values in (("last", method.last), ("best", method.best)):
+            if kind in how.summary or not is_recorded(how):  # older records have no best one
+                values[seed] = self._value(how, kind, self.metric, method.name)
+        method.seconds[seed] = how.seconds
+        self.ended[method.name, seed] = how
 
     def _tune(self) -> None:
         """For each method, the settings with the best value on held-out training samples."""
@@ -105,6 +115,7 @@ class Comparison:
 
         def note(run: PlannedRun, how: Ended) -> None:
             method, values = trials[run.folder]
+            self._see(run, how)
             config = self.configs[self.methods.index(method)]
             metric = self._tuning_metric(config)
             kind = "best" if config.task == "graph" else "last"

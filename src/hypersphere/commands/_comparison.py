@@ -25,7 +25,7 @@ class Method:
         spec: the config and its variants, as they were given.
         recipe: the section ``dissertation`` of the config.
         last: value of the last test by seed; None where the run did not converge.
-        best: value of the best test by seed.
+        best: value of the best test by seed, where it is known.
         seconds: training time by seed.
         tuning: what was tried, with the values on the held-out samples.
         chosen: the settings that tuning has chosen.
@@ -185,7 +185,7 @@ def result_record(
             "metric": metric,
             "seeds": seeds,
             "last": last,
-            "best": [method.best[seed] for seed in seeds],
+            "best": [method.best.get(seed) for seed in seeds],
             "seconds": [round(method.seconds[seed], 2) for seed in seeds],
             "recipe": dict(method.recipe),
             "ours": ours,

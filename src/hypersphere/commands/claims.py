@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import sys
 from collections.abc import Sequence
@@ -12,13 +10,32 @@ from typing import Any
 
 from hypersphere._reading import sealed_text
 from hypersphere._terminal import complain
-from hypersphere.commands._claims import Claim, claim_names, compared, read_claim, value_of
+from hypersphere.commands._claim_settings import difference, fingerprint, outcome, settings_of
+from hypersphere.commands._claims import (
+    Claim,
+    Contrast,
+    claim_names,
+    compared,
+    read_claim,
+    value_of,
+)
 from hypersphere.commands._compare_arguments import Arguments
 from hypersphere.commands._comparing import Comparison, seeded
-from hypersphere.commands._comparison import Method, is_share
-from hypersphere.commands._recorded import earlier_record, recorded_trials, recorded_values
+from hypersphere.commands._comparison import Method
+from hypersphere.commands._origin import merged, origin, run_origin
+from hypersphere.commands._recorded import (
+    as_recorded,
+    earlier_record,
+    has_own,
+    is_recorded,
+    keep_aside,
+    kept_numbers,
+    recorded_trials,
+    recorded_values,
+)
 from hypersphere.commands._yaml import ConfigError
 from hypersphere.reports.claims import claims_folder, read_claims, terminal_table
+from hypersphere.training.campaign import Ended, PlannedRun
 from hypersphere.training.config import Config
 from hypersphere.training.interrupt import Interrupted
 from hypersphere.training.run.checkpoint import RunError, write_atomically
@@ -32,14 +49,16 @@ Which claims of the dissertation hold, at a scale that two cores can carry:
 without further words, the verdicts of the tests that were run. `run` trains
 what is missing of the named claims (default: all, cheap ones first), with one
 thread for each run. It can be stopped at any moment; the same command goes on,
-also on another machine: what NAME.json holds is not trained again.
+also on another machine: what NAME.json holds is not trained again. A NAME.json
+of other settings is kept as before/NAME.json.
 A claim is a file in recipes/claims: methods, tuning, seeds and comparisons.
 
   --jobs N           runs at a time (default: 1)
   --folder FOLDER    where the runs go (default: runs/claims)
   --results FOLDER   where NAME.json is written after every run (default:
                      results/claims), or read (default: those that are shipped)
-  --seeds N          another number of seeds than the claims say
+  --seeds N          another number of seeds than the claims say; those that
+                     NAME.json holds stay in it
 """
 
 
@@ -129,47 +148,81 @@ class ClaimTest(Comparison):
             divergence_counts=claim.not_converged is not None,
         )
         super().__init__(arguments, claim.command)
-        self._reuse(earlier_record(result, claim.tune))
+        self.file = earlier_record(result)
+        self.recorded: dict[str, list[int]] = {}  # seeds of a method that may be taken over
+        self.trained_at: dict[str, Any] = {}  # commits, versions and hardware of runs beside those
+        self.taken = False  # whether a run of the file counts
+        self.replaces = False  # whether one does not, so that the file is kept before it goes
+        self._reuse(self.file)
 
     def _reuse(self, record: dict[str, Any]) -> None:
-        """Take over the runs of an earlier record that had the settings of today."""
+        """Know the runs of an earlier record that had the settings of today."""
         rows = {row["name"]: row for row in record.get("methods", [])}
-        self.recorded: set[tuple[str, int]] = set()
-        self.processor = record.get("hardware", {}).get("processor", "")
         trials = sum(len(row["tuning"]) for row in rows.values())
         spent = 60 * record.get("minutes", 0.0)
         spent -= sum(sum(row["seconds"].values()) for row in rows.values())
         settings, changes = self._all_settings()
-        if not record or _outcome(record["config"]) != _outcome(settings):
+        if not record or record.get("tune") != _tuned(self.claim):
+            return
+        if outcome(record["config"]) != outcome(settings):
             return
         for method, config in zip(self.methods, self.configs, strict=True):
             row = rows.get(method.name)
             if row is None or record["changes"].get(method.name) != changes[method.name]:
                 continue
-            for values, how in recorded_trials(row, spent / max(trials, 1)):
+            metric = self._tuning_metric(config)
+            for values, how in recorded_trials(row, metric, spent / max(trials, 1)):
                 self.known[self._place(Path(), self._trial(config, values, method.name))] = how
-            for seed, how in recorded_values(row, [self.metric, *self._metrics(method)]):
+            for seed, how in recorded_values(row, self._metrics(method)):
                 run = seeded(config, row["chosen"], method.name, seed)
                 self.known[self._place(Path(), run)] = how
-                if seed in self.arguments.seeds:
-                    self.recorded.add((method.name, seed))
+                self.recorded.setdefault(method.name, []).append(seed)
+
+    def _tune(self) -> None:
+        """Tune; then all runs of the file with the chosen settings count, whatever is trained."""
+        super()._tune()
+        for method, config in zip(self.methods, self.configs, strict=True):
+            for seed in self.recorded.get(method.name, []):
+                run = seeded(config, method.chosen, method.name, seed)
+                how = self.known.get(self._place(Path(), run))
+                if how is not None:
+                    self.taken = True
+                    self._take(method, seed, how)
+        rows = self.file.get("methods", [])
+        there = {(row["name"], int(seed)) for row in rows for seed in row["seconds"]}
+        tried = {row["name"]: row["tuning"] for row in rows}
+        self.replaces = not there <= self.ended.keys() or any(
+            tried.get(method.name, []) not in ([], method.tuning) for method in self.methods
+        )
+
+    def _see(self, run: PlannedRun, how: Ended) -> None:
+        if is_recorded(how):
+            self.taken = True
+        else:
+            found = run_origin(run.folder) or origin(describe_run(0))
+            self.trained_at = merged(self.trained_at, found)
 
     def _place(self, place: Path, config: Config) -> Path:
         """A folder that the settings name: claims share the runs that they have in common."""
-        return self.arguments.folder.parent / "runs" / _fingerprint(config)
+        return self.arguments.folder.parent / "runs" / fingerprint(config)
 
     def _record(self) -> None:
         super()._record()
-        if not self.recorded <= self.ended.keys():
-            return  # the file holds runs that are still to be taken over from it
         self.result.parent.mkdir(parents=True, exist_ok=True)
+        if self.replaces:
+            self.replaces = False
+            told = (
+                f"{self.claim.name}: {self.result} has runs of other settings, methods or metrics "
+                f"than the claim has now; it is kept as {keep_aside(self.result)}"
+            )
+            print(told, file=sys.stderr, flush=True)
         write_atomically(self.result, sealed_text(self.record(), indent=1))
 
     def record(self) -> dict[str, Any]:
         """Everything about the test of the claim, as results/claims keeps it."""
         claim = self.claim
         seconds = sum(sum(method.seconds.values()) for method in self.methods)
-        about = describe_run(0)
+        about = self._origin()
         settings, changes = self._all_settings()
         return {
             "name": claim.name,
@@ -179,53 +232,71 @@ class ClaimTest(Comparison):
             "found": " ".join(claim.found.split()),
             "metric": claim.metric,
             "seeds": claim.seeds,
-            "tune": {key: list(values) for key, values in claim.tune.items()},
+            "tune": _tuned(claim),
             "command": claim.command,
             "minutes": round((seconds + self.tuning_seconds) / 60, 1),
-            "comparisons": [compared(claim, one, self.ended) for one in claim.comparisons],
+            "comparisons": [self._compared(contrast) for contrast in claim.comparisons],
             "methods": [self._row(number) for number in range(len(self.methods))],
             "config": settings,
             "changes": changes,
             "versions": about["versions"],
             "commit": about["commit"],
-            "hardware": {**about["hardware"], "processor": self._processors(about), "threads": 1},
+            "hardware": {**about["hardware"], "threads": 1},
         }
 
     def _all_settings(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """The first method's settings in full, and of every method what differs from it."""
-        first, *_ = settings = [_settings(config.to_dict()) for config in self.configs]
+        first, *_ = settings = [settings_of(config.to_dict()) for config in self.configs]
         changes = {
-            method.name: _difference(first, own)
+            method.name: difference(first, own)
             for method, own in zip(self.methods, settings, strict=True)
         }
         return first, changes
 
-    def _processors(self, about: dict[str, Any]) -> str:
-        """The processor, after that of the runs that were taken over if it is another."""
-        used = self.processor.split(" and ") if self.known else []
-        return " and ".join(dict.fromkeys([*used, about["hardware"]["processor"]]))
+    def _origin(self) -> dict[str, Any]:
+        """Commits, versions and hardware: of the file if runs are from there, then of others."""
+        taken = origin(self.file) if self.taken else {}
+        found: dict[str, Any] = merged(taken, self.trained_at)
+        return found or origin(describe_run(0))
+
+    def _compared(self, contrast: Contrast) -> dict[str, Any]:
+        """One comparison; of runs that are all from the file, with its numbers."""
+        new = compared(self.claim, contrast, self.ended)
+        names = {term.partition("/")[0] for term in contrast.terms}
+        if not all(is_recorded(how) for (name, _), how in self.ended.items() if name in names):
+            return new
+        old = {one["label"]: one for one in self.file.get("comparisons", [])}
+        return kept_numbers(new, old.get(contrast.label))
 
     def _metrics(self, method: Method) -> list[str]:
-        """The metrics of a method that the comparisons ask for."""
-        return list(
-            dict.fromkeys(
-                term.partition("/")[2] or contrast.metric
-                for contrast in self.claim.comparisons
-                for term in contrast.terms
-                if term.partition("/")[0] == method.name
-            )
-        )
+        """The claim's own metric, then those of a method that the comparisons ask for."""
+        asked = [
+            term.partition("/")[2] or contrast.metric
+            for contrast in self.claim.comparisons
+            for term in contrast.terms
+            if term.partition("/")[0] == method.name
+        ]
+        return list(dict.fromkeys([self.metric, *asked]))
 
     def _row(self, number: int) -> dict[str, Any]:
         method, claim = self.methods[number], self.claim
+        own = sorted(key for key in self.ended if key[0] == method.name)
+        runs = {seed: self.ended[name, seed] for name, seed in own}
         values = {
             metric: {
-                str(seed): _scaled(value_of(claim, how, metric, method.name), metric)
-                for (name, seed), how in sorted(self.ended.items())
-                if name == method.name
+                str(seed): as_recorded(value_of(claim, how, metric, method.name), metric)
+                for seed, how in runs.items()
             }
             for metric in self._metrics(method)
         }
+        last, best = (
+            {
+                str(seed): as_recorded(found[seed], self.metric)
+                for seed, how in runs.items()
+                if has_own(how, kind)
+            }
+            for kind, found in (("last", method.last), ("best", method.best))
+        )
         return {
             "name": method.name,
             "recipe": method.spec,
@@ -233,26 +304,13 @@ class ClaimTest(Comparison):
             "text": method.recipe.get("value"),
             "differs": method.recipe.get("note") or "",
             "values": values,
+            "diverged": {str(seed): how.diverged for seed, how in runs.items() if how.diverged},
+            "last": last,
+            "best": best,
             "seconds": {str(seed): round(s, 1) for seed, s in sorted(method.seconds.items())},
             "tuning": method.tuning,
             "chosen": method.chosen,
         }
-
-
-def _fingerprint(config: Config) -> str:
-    """A name for the settings that decide on the outcome of a run."""
-    text = json.dumps(_outcome(_settings(config.to_dict())), sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
-
-
-def _outcome(values: dict[str, Any]) -> dict[str, Any]:
-    """The settings that decide on the outcome of a run."""
-    for section, keys in (("train", ("threads", "quiet", "compile")), ("data", ("workers",))):
-        kept = values.get(section, {})
-        values = {**values, section: {k: v for k, v in kept.items() if k not in keys}}
-    if values["schedule"]["name"] == "cosine":  # the other settings are of other schedules
-        values["schedule"] = {k: values["schedule"][k] for k in ("name", "warmup", "end")}
-    return values
 
 
 def _flags(options: Any) -> list[str]:
@@ -262,26 +320,5 @@ def _flags(options: Any) -> list[str]:
     return [word for pair in words for word in pair]
 
 
-def _scaled(value: float | None, metric: str) -> float | None:
-    return value if value is None else round(value * (100 if is_share(metric) else 1), 4)
-
-
-def _settings(values: dict[str, Any]) -> dict[str, Any]:
-    """Settings without places, and without what says where the text's number stands."""
-    kept = {k: v for k, v in values.items() if k not in ("run", "fabric", "dissertation", "parts")}
-    kept["data"] = {k: v for k, v in kept["data"].items() if k != "root"}
-    plain: dict[str, Any] = json.loads(json.dumps(kept))
-    return plain
-
-
-def _difference(base: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key in dict.fromkeys([*base, *other]):
-        one, two = base.get(key), other.get(key)
-        if isinstance(one, dict) and isinstance(two, dict):
-            inner = _difference(one, two)
-            if inner:
-                found[key] = inner
-        elif one != two:
-            found[key] = two
-    return found
+def _tuned(claim: Claim) -> dict[str, Any]:
+    return {key: list(values) for key, values in claim.tune.items()}

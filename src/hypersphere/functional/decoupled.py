@@ -36,7 +36,7 @@ from ._kernels.decoupled.convolution import (
 from ._kernels.decoupled.directions import unit_rows
 from ._kernels.decoupled.native.layer import native_layer
 from ._kernels.decoupled.norms import with_norms
-from ._kernels.decoupled.numbers import one, placed, scaled
+from ._kernels.decoupled.numbers import check_numbers, one, placed, scaled
 from ._kernels.decoupled.plain import Inputs, OperatorSettings
 from ._kernels.decoupled.tiled import apply_operator
 from .angles import row_norm
@@ -259,10 +259,8 @@ def _decoupled(
     scale: Tensor | None,
     norm: Tensor | None,
 ) -> Tensor:
-    if bias is not None and plain_sizes(bias) != plain_sizes(weight)[:1]:
-        raise ValueError(
-            f"expected bias ({weight.shape[0]},), a number per filter; got {tuple(bias.shape)}"
-        )
+    numbers = {"radius": radius, "k": k, "mean_norm": mean_norm}
+    check_numbers(weight, {"bias": bias, "scale": scale}, numbers)
     dtype = autocast_type(x)
     if dtype is not None:
         with torch.autocast(x.device.type, enabled=False):

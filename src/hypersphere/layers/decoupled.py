@@ -41,10 +41,9 @@ _FUSIONS = ("fuse_conv_bn_eval", "fuse_linear_bn_eval")
 
 def _leaf_of_trace(layer: nn.Module, x: Any) -> Any:
     """The call of a layer as one node of torch.fx, as those of torch's own layers are."""
-    if x.tracer.root is layer:  # which has no name of its own there
-        x.tracer.root = nn.ModuleDict({"layer": layer})
-        return x.tracer.create_proxy("call_module", "layer", (x,), {})
-    return x.tracer.create_proxy("call_module", x.tracer.path_of_module(layer), (x,), {})
+    # A layer that is traced alone has no name there: `_layer` is a way to itself.
+    path = "_layer" if x.tracer.root is layer else x.tracer.path_of_module(layer)
+    return x.tracer.create_proxy("call_module", path, (x,), {})
 
 
 class DecoupledLayer(nn.Module):
@@ -106,6 +105,11 @@ class DecoupledLayer(nn.Module):
             f"torch.jit.script cannot read {type(self).__name__}, whose formulas are objects: use "
             f"torch.export or torch.compile, or torch.jit.trace with an example input"
         )
+
+    @property
+    def _layer(self) -> DecoupledLayer:
+        """Itself, as the graph of torch.fx of this layer alone calls it."""
+        return self
 
     @property
     def bounded(self) -> bool:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ..._optional import require
+from ..inputs import check_finite
 
 RUN = 64  # neighboring scores that share one maximum
 SCORES_AT_ONCE = 1 << 21  # 8 MB of float32 scores
@@ -31,19 +32,29 @@ def search(queries: Tensor, gallery: Tensor, k: int = 1) -> tuple[Tensor, Tensor
         k: how many matches; at most N.
 
     Returns:
-        Scores (n, k) and rows (n, k). Between equal scores any order may come.
+        Scores (n, k) and rows (n, k). Between equal scores any order may come. Where products
+        overflow, so that there are fewer than k, the score is -inf and the row is -1.
+
+    Raises:
+        ValueError: if shapes or types do not fit, or a row is not finite.
 
     >>> scores, rows = search(torch.eye(2), torch.tensor([[0.6, 0.8], [1.0, 0.0], [0.0, 0.5]]), k=2)
     >>> rows.tolist()
     [[1, 0], [0, 2]]
     """
     check_search(queries, gallery, k)
+    check_finite("queries", queries)
     n = len(queries)
     best = queries.new_full((n, k), -math.inf)
     rows = torch.zeros(n, k, dtype=torch.long, device=queries.device)
     for q in range(0, n, 1024):
         here = slice(q, q + 1024)
         _search_some(queries[here], gallery, best[here], rows[here])
+    # Note [Rows that are not finite]: a look at the whole gallery would read it a second time, so
+    # it is taken when scores are NaN or infinite. Finite rows of very large numbers may go on.
+    if not bool(best.isfinite().all()):
+        check_finite("gallery", gallery)
+        rows.masked_fill_(best == -math.inf, -1)
     return best, rows
 
 
@@ -83,7 +94,12 @@ def _search_some(queries: Tensor, gallery: Tensor, best: Tensor, rows: Tensor) -
         products(block, turned, part[: len(block)])
         part[len(block) :] = -math.inf
         maxima = run_maxima(part)  # (runs, n)
-        beaten = (maxima.amax(0) > best[:, -1]).nonzero().flatten()
+        # NaN is neither above nor below: those queries are among the beaten, too.
+        beaten = (~(maxima.amax(0) <= best[:, -1])).nonzero().flatten()
+        if len(beaten) and bool(maxima.isnan().any()):
+            check_finite("gallery", gallery)  # Note [Rows that are not finite]
+            part.nan_to_num_(nan=-math.inf, posinf=math.inf, neginf=-math.inf)
+            maxima = run_maxima(part)
         if len(beaten):
             _merge(part, maxima, beaten, start, best, rows)
 
@@ -179,6 +195,8 @@ def faiss_search(queries: Tensor, gallery: Tensor, k: int = 1) -> tuple[Tensor, 
     [[0], [1]]
     """
     check_search(queries, gallery, k)
+    check_finite("queries", queries)
+    check_finite("gallery", gallery)
     faiss = require("faiss", extra="search")
     index = faiss.IndexFlatIP(gallery.shape[1])
     index.add(gallery.float().contiguous().numpy())

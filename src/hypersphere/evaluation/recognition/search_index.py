@@ -17,7 +17,7 @@ import functools
 import torch
 from torch import Tensor
 
-from ..inputs import check_features
+from ..inputs import check_features, check_finite
 from .search import RUN, check_search, run_maxima, search
 
 FEW = 8  # with more queries the product, not the memory, is the limit: `search` is as fast
@@ -69,6 +69,7 @@ class SearchIndex:
             Scores (n, k) and rows (n, k).
         """
         check_search(queries, self.gallery, k)
+        check_finite("queries", queries)
         if self.plain or len(queries) > FEW or len(self) < 64 * k:
             return search(queries, self.gallery, k)
         codes, scale, error = _encode(queries)

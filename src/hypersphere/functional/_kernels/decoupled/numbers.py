@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ...plain_sizes import plain_sizes
 from .backward import wants_plain_gradients
 from .convolution import is_traced
 
-__all__ = ["one", "placed", "product", "quotient", "scaled", "shared_number"]
+__all__ = ["check_numbers", "one", "placed", "product", "quotient", "scaled", "shared_number"]
 
 
 def one(like: Tensor, dtype: torch.dtype) -> Tensor:
@@ -75,3 +77,21 @@ class _Scaled(torch.autograd.Function):
             return of_values, (grad * values).sum() if need_factor else None
         # A product and a sum in one launch, where autograd would take two.
         return of_values, torch.dot(grad, values).to(factor.dtype) if need_factor else None
+
+
+def check_numbers(
+    weight: Tensor, vectors: Mapping[str, Tensor | None], numbers: Mapping[str, object]
+) -> None:
+    """Refuse what is not a number per filter (C,), or for `numbers` a single one."""
+    filters = plain_sizes(weight)[:1]
+    for name, vector in vectors.items():
+        if vector is not None and plain_sizes(vector) != filters:
+            raise ValueError(
+                f"expected {name} ({filters[0]},), a number per filter; got {tuple(vector.shape)}"
+            )
+    for name, number in numbers.items():
+        if isinstance(number, Tensor) and number.ndim and plain_sizes(number) != filters:
+            raise ValueError(
+                f"expected {name} as a number or ({filters[0]},), one per filter; got "
+                f"{tuple(number.shape)}"
+            )
