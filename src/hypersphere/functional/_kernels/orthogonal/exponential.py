@@ -72,11 +72,10 @@ class Exponential(Function):
             grad_W = (grad_W - grad_W.mT).mul_(ctx.shrink)
             return pack_skew(grad_W) if ctx.packed else grad_W.triu_(1), grad_V, None
         (W, terms), rho = ctx.saved_tensors, ctx.rho
-        adjoints = _chebyshev(W, 1.0 / rho, G.mT, len(terms))
         eps = torch.finfo(G.dtype).eps
         nodes, weights = gauss_legendre(2.0 * rho, eps)
         coefficients = bessel([*(rho * nodes).tolist(), rho], eps, len(terms))
-        left = _sums(coefficients, adjoints)
+        left = _sums(coefficients, _chebyshev(W, 1.0 / rho, G.mT, len(terms)))
         grad_U = None
         if ctx.needs_input_grad[0]:
             # The nodes lie evenly about 1/2: the sum for 1 - s is the one at the other end.
