@@ -47,7 +47,7 @@ def triangular(U: Tensor, V: Tensor, reflections: bool) -> Tensor:
         if reflections:  # a column with nothing to reflect has a zero right below its diagonal
             near = near and bool(known(U.diagonal(-1, dim1=-2, dim2=-1).all()))
         parts = _by_blocks(U) if near else None
-        if parts is not None and not _apart(U, parts):
+        if parts is not None and not _apart(high, parts):
             parts = None
     if parts is not None:
         result = BlockGramSchmidt.apply(U, V, reflections, parts)
@@ -65,15 +65,14 @@ class Parts(NamedTuple):
     inverses: list[Tensor]
 
 
-def _apart(U: Tensor, parts: Parts) -> bool:
-    """Whether each column is well apart from those before it: |u_j| / t_jj is at most cond(U).
+def _apart(high: float, parts: Parts) -> bool:
+    """Whether each column is well apart from those before it: sqrt(high) / t_jj is at most cond(U).
 
     A single column that depends on others is what a few steps of Lanczos may overlook, and lengths
     cannot tell it, as all columns of Q have the length 1.
     """
     of_T = torch.cat([part.diagonal(dim1=-2, dim2=-1) for part in parts.inverses], -1)
-    ratio = (torch.linalg.vector_norm(U, dim=-2) * of_T).abs().amax()
-    return bool(known(ratio <= math.sqrt(_MAX_CONDITION)))  # not for a NaN
+    return bool(known(of_T.abs().amax() <= math.sqrt(_MAX_CONDITION / high)))  # not for a NaN
 
 
 class BlockGramSchmidt(Function):
