@@ -1,5 +1,10 @@
 // Elimination by blocks without exchanges of rows. The blocks on the diagonal are inverted, so that all other work is in
 // products, by torch's own BLAS. Matrices lie by columns; a vector is a column.
+//
+// A team of threads goes through each function together: every thread has columns of its own from the beginning to the
+// end, so that they stay in its cache, and calls a BLAS that sees a team at work and starts no threads itself.
+#include <omp.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -28,6 +33,15 @@ static std::unique_ptr<float, decltype(&std::free)> scratch(size_t count) {
   return {(float*)std::aligned_alloc(64, (count * sizeof(float) + 63) / 64 * 64), std::free};
 }
 
+// A thread of the team, and its share of `count` things.
+struct Member {
+  int me = omp_get_thread_num(), team = omp_get_num_threads();
+  // Multiples of 16 numbers: a cache line has one writer, and memory lies as products like it.
+  int begin(int count) const { return me == 0 ? 0 : std::min(count, (count * me / team + 15) / 16 * 16); }
+  int end(int count) const { return me + 1 == team ? count : Member{me + 1, team}.begin(count); }
+  bool owns(int column) const { return column / WIDTH % team == me; }
+};
+
 static inline int last_block(int d) { return (d - 1) / WIDTH * WIDTH; }
 
 // The inverse of a block, in its place (Gauss and Jordan). With signs, of the block minus diag(+-1), chosen so that no
@@ -55,23 +69,31 @@ static void invert(float* block, int size, int* signs) {
 }
 
 // A = L D U in the place of A (d, d), with what L makes of the columns behind it: (d, total) in all. L and U have ones
-// on their diagonals; `inverses` gets those of the blocks of D, of which U is left multiplied by.
-static void factorize(const Product& product, float* a, float* inverses, int d, int total, int* signs) {
-  const auto memory = scratch((size_t)d * WIDTH);
-  float* panel = memory.get();
+// on their diagonals; `inverses` gets those of the blocks of D, of which U is left multiplied by. `panel` is (d, WIDTH).
+static void factorize(const Product& product, float* a, float* inverses, float* panel, int d, int total, int* signs) {
+  const Member thread;
   for (int first = 0; first < d; first += WIDTH) {
     const int last = std::min(first + WIDTH, d), size = last - first, below = d - last;
     float *inverse = inverses + (size_t)first * WIDTH, *left = a + (size_t)first * d + last;
-    for (int j = 0; j < size; ++j) std::copy_n(a + (size_t)(first + j) * d + first, size, inverse + j * WIDTH);
-    invert(inverse, size, signs ? signs + first : nullptr);
-    product('N', 'N', below, size, size, 1, left, d, inverse, WIDTH, 0, panel, d);
-    for (int j = 0; j < size; ++j) std::copy_n(panel + (size_t)j * d, below, left + (size_t)j * d);
-    float* right = a + (size_t)last * d;
-    product('N', 'N', below, total - last, size, -1, panel, d, right + first, d, 1, right + last, d);
+#pragma omp single
+    {
+      for (int j = 0; j < size; ++j) std::copy_n(a + (size_t)(first + j) * d + first, size, inverse + j * WIDTH);
+      invert(inverse, size, signs ? signs + first : nullptr);
+    }
+    const int from = thread.begin(below), rows = thread.end(below) - from;
+    product('N', 'N', rows, size, size, 1, left + from, d, inverse, WIDTH, 0, panel + from, d);
+    for (int j = 0; j < size; ++j) std::copy_n(panel + (size_t)j * d + from, rows, left + (size_t)j * d + from);
+#pragma omp barrier
+    for (int next = last; next < total; next += WIDTH) {
+      if (!thread.owns(next)) continue;
+      float* column = a + (size_t)next * d;
+      product('N', 'N', below, std::min(WIDTH, total - next), size, -1, panel, d, column + first, d, 1, column + last, d);
+    }
+#pragma omp barrier
   }
 }
 
-// y with D U y = v; v is used up.
+// y with D U y = v, for some columns; v is used up.
 static void solve_upper(const Product& product, const float* a, const float* inverses, float* v, float* y, int d, int n) {
   for (int first = last_block(d); first >= 0; first -= WIDTH) {
     const int last = std::min(first + WIDTH, d), size = last - first;
@@ -80,7 +102,7 @@ static void solve_upper(const Product& product, const float* a, const float* inv
   }
 }
 
-// z with A^T z = g; g is used up.
+// z with A^T z = g, for some columns; g is used up.
 static void solve_adjoint(const Product& product, const float* a, const float* inverses, float* g, float* z, int d,
                           int n) {
   for (int first = 0; first < d; first += WIDTH) {
@@ -100,10 +122,12 @@ static inline size_t start_of_row(size_t i, size_t d) { return i * d - i * (i + 
 // I - W by columns, which is I + W by rows, of the numbers above the diagonal of W.
 static void identity_minus_skew(const float* numbers, float* a, int d) {
   constexpr int TILE = 32;  // both sides of a transposition stay in the cache
+#pragma omp for schedule(static, WIDTH)
   for (int i = 0; i < d; ++i) {
     a[(size_t)i * d + i] = 1;
     std::copy_n(numbers + start_of_row(i, d), d - 1 - i, a + (size_t)i * d + i + 1);
   }
+#pragma omp for schedule(static, WIDTH / TILE)
   for (int row = 0; row < d; row += TILE)
     for (int column = 0; column <= row; column += TILE)
       for (int i = row; i < std::min(row + TILE, d); ++i)
@@ -134,55 +158,86 @@ extern "C" {
 // Y = (I - W)^{-1} V and R V = 2 Y - V, for n columns of d numbers. `work` is (d, d + n), `inverses` (d, WIDTH).
 // Gives the error that rounding has made.
 float cayley(void* gemm, const float* numbers, const float* v, float* work, float* inverses, float* y, float* turned,
-             int d, int n) {
+             int d, int n, int threads) {
   const Product product{(Gemm)gemm};
-  const size_t columns = (size_t)n * d;
+  const auto panel = scratch((size_t)d * WIDTH);
   float* right = work + (size_t)d * d;
-  identity_minus_skew(numbers, work, d);
-  std::copy_n(v, columns, right);
-  factorize(product, work, inverses, d, d + n, nullptr);
-  solve_upper(product, work, inverses, right, y, d, n);
-#pragma omp simd
-  for (size_t i = 0; i < columns; ++i) turned[i] = 2 * y[i] - v[i];
-  return missed(y, v, d, n);
+  float worst = 0;
+#pragma omp parallel num_threads(threads)
+  {
+    const Member thread;
+    const int from = thread.begin(n), columns = thread.end(n) - from;
+    const size_t own = (size_t)from * d, count = (size_t)columns * d;
+    identity_minus_skew(numbers, work, d);
+    std::copy_n(v + own, count, right + own);
+#pragma omp barrier
+    factorize(product, work, inverses, panel.get(), d, d + n, nullptr);
+    solve_upper(product, work, inverses, right + own, y + own, d, columns);
+    for (size_t i = own; i < own + count; ++i) turned[i] = 2 * y[i] - v[i];
+    const float error = missed(y + own, v + own, d, columns);
+#pragma omp critical
+    worst = worst >= error ? worst : error;  // a NaN stays
+  }
+  return worst;
 }
 
 // Z = 2 (I - W)^{-T} G, which uses up g, and, where asked for, what is above the diagonal of Z Y^T - Y Z^T.
 void cayley_gradient(void* gemm, const float* work, const float* inverses, const float* y, float* g, float* z,
-                     float* numbers, int d, int n) {
+                     float* numbers, int d, int n, int threads) {
   const Product product{(Gemm)gemm};
-  solve_adjoint(product, work, inverses, g, z, d, n);
-#pragma omp simd
-  for (size_t i = 0; i < (size_t)n * d; ++i) z[i] *= 2;
-  if (!numbers) return;
-  const auto memory = scratch((size_t)d * WIDTH);
-  float* rows = memory.get();
-  for (int first = 0; first < d; first += WIDTH) {
-    const int size = std::min(WIDTH, d - first), right = d - first;
-    product('N', 'T', right, size, n, 1, y + first, d, z + first, d, 0, rows, right);
-    product('N', 'T', right, size, n, -1, z + first, d, y + first, d, 1, rows, right);
-    for (int i = 0; i < size; ++i)
-      std::copy_n(rows + (size_t)i * right + i + 1, right - 1 - i, numbers + start_of_row(first + i, d));
+#pragma omp parallel num_threads(threads)
+  {
+    const Member thread;
+    const int from = thread.begin(n), columns = thread.end(n) - from;
+    const size_t own = (size_t)from * d, count = (size_t)columns * d;
+    solve_adjoint(product, work, inverses, g + own, z + own, d, columns);
+    for (size_t i = own; i < own + count; ++i) z[i] *= 2;
+#pragma omp barrier
+    const auto memory = scratch(numbers ? (size_t)d * WIDTH : 16);
+    float* rows = memory.get();
+    for (int first = 0; numbers && first < d; first += WIDTH) {
+      if (!thread.owns(first)) continue;
+      const int size = std::min(WIDTH, d - first), right = d - first;
+      product('N', 'T', right, size, n, 1, y + first, d, z + first, d, 0, rows, right);
+      product('N', 'T', right, size, n, -1, z + first, d, y + first, d, 1, rows, right);
+      for (int i = 0; i < size; ++i)
+        std::copy_n(rows + (size_t)i * right + i + 1, right - 1 - i, numbers + start_of_row(first + i, d));
+    }
   }
 }
 
 // y = A^{-1} V for a positive definite A, where no row needs an exchange either: `work` is A and V, (d, d + n).
-void solve(void* gemm, float* work, float* inverses, float* y, int d, int n) {
+void solve(void* gemm, float* work, float* inverses, float* y, int d, int n, int threads) {
   const Product product{(Gemm)gemm};
-  factorize(product, work, inverses, d, d + n, nullptr);
-  solve_upper(product, work, inverses, work + (size_t)d * d, y, d, n);
+  const auto panel = scratch((size_t)d * WIDTH);
+#pragma omp parallel num_threads(threads)
+  {
+    const Member thread;
+    const int from = thread.begin(n), columns = thread.end(n) - from;
+    factorize(product, work, inverses, panel.get(), d, d + n, nullptr);
+    const size_t own = (size_t)from * d;
+    solve_upper(product, work, inverses, work + (size_t)d * d + own, y + own, d, columns);
+  }
 }
 
 // z = A^{-T} G of a matrix that was eliminated; g is used up.
-void solve_again(void* gemm, const float* work, const float* inverses, float* g, float* z, int d, int n) {
-  solve_adjoint(Product{(Gemm)gemm}, work, inverses, g, z, d, n);
+void solve_again(void* gemm, const float* work, const float* inverses, float* g, float* z, int d, int n, int threads) {
+#pragma omp parallel num_threads(threads)
+  {
+    const Member thread;
+    const int from = thread.begin(n), columns = thread.end(n) - from;
+    const size_t own = (size_t)from * d;
+    solve_adjoint(Product{(Gemm)gemm}, work, inverses, g + own, z + own, d, columns);
+  }
 }
 
 // The determinant of an orthogonal matrix, which is used up. Q - S is an upper triangular matrix times one with ones on
 // its diagonal for the signs S at which n reflections H_1 ... H_n S = Q end; each has the determinant -1.
-int determinant(void* gemm, float* q, float* inverses, int d) {
+int determinant(void* gemm, float* q, float* inverses, int d, int threads) {
   std::vector<int> signs(d);
-  factorize(Product{(Gemm)gemm}, q, inverses, d, d, signs.data());
+  const auto panel = scratch((size_t)d * WIDTH);
+#pragma omp parallel num_threads(threads)
+  factorize(Product{(Gemm)gemm}, q, inverses, panel.get(), d, d, signs.data());
   int result = 1;
   for (int sign : signs) result *= -sign;
   return result;

@@ -46,7 +46,7 @@ def cayley(numbers: Tensor, V: Tensor) -> tuple[Tensor, Eliminated] | None:
     factors, inverses = v.new_empty(*lead, d + n, d), v.new_empty(*lead, d, WIDTH)
     y, turned = torch.empty_like(v), torch.empty_like(v)
     for places in _matrices(numbers, v, factors, inverses, y, turned, lead=lead):
-        error = _library().cayley(_gemm(), *places, d, n)
+        error = _library().cayley(_gemm(), *places, d, n, _threads(d))
         if not error <= TOLERANCE:
             return None
     return turned.mT, Eliminated(factors, inverses, y.mT)
@@ -60,7 +60,7 @@ def cayley_gradient(found: Eliminated, G: Tensor, wanted: bool) -> tuple[Tensor,
     numbers = g.new_empty(*lead, d * (d - 1) // 2) if wanted else None
     tensors = (found.factors, found.inverses, y, g, z, numbers)
     for places in _matrices(*tensors, lead=lead):
-        _library().cayley_gradient(_gemm(), *places, d, n)
+        _library().cayley_gradient(_gemm(), *places, d, n, _threads(d))
     return z.mT, numbers
 
 
@@ -75,7 +75,7 @@ def solve(A: Tensor, rows: Tensor) -> Eliminated | None:
     factors, inverses = torch.cat([A, rows], dim=-2), A.new_empty(*lead, d, WIDTH)
     y = A.new_empty(*lead, n, d)
     for places in _matrices(factors, inverses, y, lead=lead):
-        _library().solve(_gemm(), *places, d, n)
+        _library().solve(_gemm(), *places, d, n, _threads(d))
     return Eliminated(factors, inverses, y.mT)
 
 
@@ -85,7 +85,7 @@ def solve_again(found: Eliminated, rows: Tensor) -> Tensor:
     g = rows.clone(memory_format=torch.contiguous_format)
     z = torch.empty_like(g)
     for places in _matrices(found.factors, found.inverses, g, z, lead=lead):
-        _library().solve_again(_gemm(), *places, d, n)
+        _library().solve_again(_gemm(), *places, d, n, _threads(d))
     return z
 
 
@@ -98,7 +98,7 @@ def determinant(Q: Tensor) -> Tensor | None:
     *lead, d = Q.shape[:-1]
     inverses = work.new_empty(d, WIDTH)
     found = [
-        _library().determinant(_gemm(), place, inverses.data_ptr(), d)
+        _library().determinant(_gemm(), place, inverses.data_ptr(), d, _threads(d))
         for (place,) in _matrices(work, lead=lead)
     ]
     return work.new_tensor(found).view(lead)
@@ -111,6 +111,11 @@ def _matrices(*tensors: Tensor | None, lead: list[int]) -> Any:
     starts = [0 if t is None else t.data_ptr() for t in tensors]
     for i in range(count):
         yield tuple(start + i * step for start, step in zip(starts, steps, strict=True))
+
+
+def _threads(d: int) -> int:
+    """Small matrices are through before a second thread has started."""
+    return torch.get_num_threads() if d > 2 * WIDTH else 1
 
 
 def _suits(x: Tensor) -> bool:
@@ -138,7 +143,7 @@ def _library() -> Any:
     places = {"cayley": 7, "cayley_gradient": 7, "solve": 4, "solve_again": 5, "determinant": 3}
     for name, count in places.items():
         function = getattr(found, name)
-        numbers = [c_int] if name == "determinant" else [c_int, c_int]
+        numbers = [c_int] * (2 if name == "determinant" else 3)
         function.argtypes, function.restype = [c_void_p] * count + numbers, None
     found.cayley.restype, found.determinant.restype = c_float, c_int
     return found if _agrees(found) else None
@@ -151,8 +156,8 @@ def _agrees(found: Any) -> bool:
     factors, inverses = v.new_empty(3, 2), v.new_empty(2, WIDTH)
     y, turned = torch.empty_like(v), torch.empty_like(v)
     tensors = (numbers, v, factors, inverses, y, turned)
-    found.cayley(_gemm(), *(t.data_ptr() for t in tensors), 2, 1)
+    found.cayley(_gemm(), *(t.data_ptr() for t in tensors), 2, 1, 1)
     # R = (I + W)(I - W)^{-1} = [[3, 4], [-4, 3]] / 5
     close = all(abs(a - b) < 1e-5 for a, b in zip(turned[0].tolist(), (2.2, 0.4), strict=True))
     swap = v.new_tensor([[0.0, 1.0], [1.0, 0.0]])
-    return close and found.determinant(_gemm(), swap.data_ptr(), inverses.data_ptr(), 2) == -1
+    return close and found.determinant(_gemm(), swap.data_ptr(), inverses.data_ptr(), 2, 1) == -1
