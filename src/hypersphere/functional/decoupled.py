@@ -267,8 +267,8 @@ def _decoupled(
             return _decoupled(
                 x.to(dtype), weight, bias, op, radius, mean_norm, k, weighted, scale, norm
             )
-    rows = weight.flatten(1)
     if op.magnitude.is_proportional and op.angular.is_cosine:
+        rows = weight.flatten(1)
         # |x| cos(theta) = (w / |w|)^T x: a plain convolution. With |w| brought back it is
         # nn.Conv2d to the last bit, which w / |w| * |w| would not be.
         kernel = rows if weighted == "linear" else unit_rows(rows)
@@ -277,7 +277,8 @@ def _decoupled(
         bias = None if bias is None else bias.to(x.dtype)
         return correlate(x, kernel.view_as(weight).to(x.dtype), op.geometry, bias)
     if weighted is not None:
-        length = row_norm(rows.to(torch.promote_types(rows.dtype, torch.float32)))
+        wide = torch.promote_types(weight.dtype, torch.float32)
+        length = row_norm(weight.flatten(1).to(wide))
         radius, scale = _weigh(length, op, radius, weighted, scale)
     wide = torch.promote_types(x.dtype, torch.float32)
     rho = placed(radius, x, wide) if op.magnitude.has_radius else one(x, wide)
@@ -288,7 +289,7 @@ def _decoupled(
         out = native_layer(x, weight, op, relative, learned_k, scale, bias)
         if out is not None:
             return out
-    kernel = unit_rows(rows).view_as(weight).to(x.dtype)
+    kernel = unit_rows(weight.flatten(1)).view_as(weight).to(x.dtype)
     if norm is None:
         inputs = Inputs(x, x, kernel, rho, learned_k, scale, bias)
         layer = accelerated_layer(inputs, mean_norm, op)

@@ -80,14 +80,15 @@ class _NativeLayer(torch.autograd.Function):
         scale: Tensor | None,
         shift: Tensor | None,
     ) -> Tensor:
-        unit, lengths = torch.empty_like(weight), weight.new_empty(len(weight))
+        count = weight.shape[0]
+        unit, lengths = torch.empty_like(weight), weight.new_empty(count)
         places = (weight.data_ptr(), unit.data_ptr(), lengths.data_ptr())
-        each = (len(weight), weight[0].numel())
+        each = (count, weight.numel() // count)
         norms_library().directions(*places, *each, threads_for(weight))
         norm = measured(x, tuple(weight.shape[2:]), geometry)
         s = dense(correlate(x, unit, geometry))
         filters = Filters.of(
-            len(weight), op.k if k is None else k, 1.0 if radius is None else radius, scale, shift
+            count, op.k if k is None else k, 1.0 if radius is None else radius, scale, shift
         )
         ctx.kernels, ctx.op, ctx.filters, ctx.spent = kernels, op, filters, False
         ctx.save_for_backward(x, weight, radius, k, scale, shift, unit, lengths, norm, s)
@@ -107,7 +108,7 @@ class _NativeLayer(torch.autograd.Function):
             if of_unit.stride() != unit.stride():
                 of_unit = torch.empty_like(unit).copy_(of_unit)
             places = (of_unit.data_ptr(), unit.data_ptr(), lengths.data_ptr())
-            each = (len(unit), unit[0].numel())
+            each = (unit.shape[0], unit.numel() // unit.shape[0])
             norms_library().through_directions(*places, *each, threads_for(unit))
         return None, None, None, grad_x, of_unit, *others
 

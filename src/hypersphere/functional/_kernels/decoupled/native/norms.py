@@ -33,20 +33,20 @@ def spread_over_pixels(
 ) -> Tensor:
     """What x is multiplied with in its gradient: grad / norm of all windows that a pixel is in."""
     windows, grad_norm = _windows(x.shape[2:], size, geometry), grad_norm.contiguous()
-    pixel = x.new_empty(len(x), 1, *x.shape[2:])
+    pixel = x.new_empty(x.shape[0], 1, *x.shape[2:])
     places = (grad_norm.data_ptr(), norm.data_ptr(), pixel.data_ptr())
-    norms_library().spread(*places, windows, len(x), threads_for(x))
+    norms_library().spread(*places, windows, x.shape[0], threads_for(x))
     return pixel
 
 
 def measured(x: Tensor, size: tuple[int, ...], geometry: Geometry) -> Tensor:
     """|x| of every patch, without a graph."""
     kernels, windows = norms_library(), _windows(x.shape[2:], size, geometry)
-    sums = x.new_empty(len(x), 1, windows.height, windows.width)
-    norm = x.new_empty(len(x), 1, windows.out_height, windows.out_width)
+    sums = x.new_empty(x.shape[0], 1, windows.height, windows.width)
+    norm = x.new_empty(x.shape[0], 1, windows.out_height, windows.out_width)
     threads = threads_for(x)
     kernels.squares(x.data_ptr(), sums.data_ptr(), Sizes.of(x), threads)
-    kernels.window_norms(sums.data_ptr(), norm.data_ptr(), windows, len(x), threads)
+    kernels.window_norms(sums.data_ptr(), norm.data_ptr(), windows, x.shape[0], threads)
     return norm
 
 
