@@ -38,7 +38,7 @@ def arcsin(c: Tensor, eps: float | None = None) -> Tensor:
         or forward_ad._current_level >= 0
         or runs_eagerly()
     )
-    if transformed or torch._C._is_tracing():  # type: ignore[attr-defined]
+    if transformed or torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
         return _transformed(c, eps)
     if not torch.is_grad_enabled():
         return c.clamp(-1, 1).asin_()

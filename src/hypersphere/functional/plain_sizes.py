@@ -22,7 +22,7 @@ def plain_sizes(x: Tensor) -> tuple[int, ...]:
     >>> plain_sizes(torch.ones(2, 3)) == (2, 3)
     True
     """
-    if not torch._C._is_tracing():  # type: ignore[attr-defined]
+    if not torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
         return x.shape
     state = torch._C._get_tracing_state()
     torch._C._set_tracing_state(None)  # type: ignore[attr-defined]

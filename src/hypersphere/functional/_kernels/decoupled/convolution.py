@@ -70,7 +70,7 @@ def is_traced() -> bool:
     """Whether something records the operations: then it should see plain ones."""
     return (
         torch.compiler.is_compiling()
-        or torch._C._is_tracing()  # type: ignore[attr-defined]
+        or torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
         or torch._C._are_functorch_transforms_active()
         or torch.autograd.forward_ad._current_level >= 0
         or torch._C._len_torch_dispatch_stack() > 0

@@ -29,7 +29,7 @@ __all__ = ["PatchNorms", "keep_norms", "plain_gradient", "plain_patch_norms"]
 def plain_patch_norms(x: Tensor, size: tuple[int, ...], geometry: Geometry | None) -> Tensor:
     """Patch norms in differentiable operations."""
     squares = _squared_sum(x, geometry)
-    if geometry is not None and (is_compiled() or torch._C._is_tracing()):  # type: ignore[attr-defined]
+    if geometry is not None and (is_compiled() or torch.jit.is_tracing()):  # type: ignore[attr-defined, no-untyped-call]
         # A convolution stores its result; a compiler would add up the windows for each filter. On
         # a graphics card it might round to TF32, which a pooling does not. A trace of torch.jit
         # would hold the shifts of a box filter, which fit one size of images only.
