@@ -37,7 +37,6 @@ def runs_eagerly() -> bool:
     return torch.compiler.is_compiling() and not is_exporting() and not _traces_backward()
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _traces_backward() -> bool:
     """Whether the compiler makes a graph of the backward, too, by torch's AOTAutograd."""
     from torch._dynamo.backends.common import AotAutograd
@@ -51,3 +50,7 @@ def _traces_backward() -> bool:
     while found is not None and not isinstance(found, AotAutograd):  # what stands around it
         found = getattr(found, "_torchdynamo_orig_backend", getattr(found, "compiler_fn", None))
     return found is not None or name.startswith(("inductor", "cudagraphs", "aot_", "openxla"))
+
+
+# torch.compiler.assume_constant_result, which would import the compiler for it: seconds.
+_traces_backward._dynamo_marked_constant = True  # type: ignore[attr-defined]
