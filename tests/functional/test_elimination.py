@@ -1,4 +1,4 @@
-"""Cayley and determinants by elimination in C++, against the equations in float64."""
+"""Cayley, determinants and series in C++, against the equations in float64."""
 
 import math
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from hypersphere.functional._kernels.decoupled.native.libraries import switched_off
-from hypersphere.functional._kernels.orthogonal import elimination, spectra
+from hypersphere.functional._kernels.orthogonal import elimination, exponential, spectra
 from hypersphere.functional._kernels.orthogonal.packed import packed_length
 from hypersphere.functional.orthogonalize import apply_packed
 from tolerances import close
@@ -158,3 +158,14 @@ def test_ends_of_spectra(d, size, monkeypatch):
     expected = [spectra.spectrum(matrix, **options) for matrix, options in cases]
     for one, other in zip(found, expected, strict=True):
         assert one == pytest.approx(other, abs=2e-3 * max(map(abs, other)), nan_ok=True)
+
+
+@native
+@pytest.mark.parametrize(("d", "n"), [(2, 1), (5, 3), (64, 64), (130, 7), (200, 1)])
+def test_series_of_the_exponential(d, n, monkeypatch):
+    U = torch.randn(d, d) / d**0.5
+    W, rows = U - U.mT, torch.randn(d, n).mT
+    found = exponential._chebyshev(W, 0.4, rows, 9)
+    monkeypatch.setattr(exponential, "_library", lambda: None)
+    close(found, exponential._chebyshev(W.double(), 0.4, rows.double(), 9), scale=10)
+    close(found, exponential._chebyshev(W, 0.4, rows, 9), scale=10)

@@ -7,7 +7,6 @@ not large, and Q - S, with Q orthogonal and the right signs S, needs none at all
 
 from __future__ import annotations
 
-import ctypes
 from ctypes import c_float, c_int, c_void_p
 from functools import cache
 from pathlib import Path
@@ -18,6 +17,7 @@ from torch import Tensor
 
 from ...host import can_look
 from ..decoupled.native.libraries import library, switched_off
+from .blas import gemm
 
 __all__ = ["Eliminated", "cayley", "cayley_gradient", "determinant", "solve", "solve_again"]
 
@@ -46,7 +46,7 @@ def cayley(numbers: Tensor, V: Tensor) -> tuple[Tensor, Eliminated] | None:
     factors, inverses = v.new_empty(*lead, d + n, d), v.new_empty(*lead, d, WIDTH)
     y, turned = torch.empty_like(v), torch.empty_like(v)
     for places in _matrices(numbers, v, factors, inverses, y, turned, lead=lead):
-        error = _library().cayley(_gemm(), *places, d, n, _threads(d))
+        error = _library().cayley(gemm(), *places, d, n, _threads(d))
         if not error <= TOLERANCE:
             return None
     return turned.mT, Eliminated(factors, inverses, y.mT)
@@ -60,7 +60,7 @@ def cayley_gradient(found: Eliminated, G: Tensor, wanted: bool) -> tuple[Tensor,
     numbers = g.new_empty(*lead, d * (d - 1) // 2) if wanted else None
     tensors = (found.factors, found.inverses, y, g, z, numbers)
     for places in _matrices(*tensors, lead=lead):
-        _library().cayley_gradient(_gemm(), *places, d, n, _threads(d))
+        _library().cayley_gradient(gemm(), *places, d, n, _threads(d))
     return z.mT, numbers
 
 
@@ -75,7 +75,7 @@ def solve(A: Tensor, rows: Tensor) -> Eliminated | None:
     factors, inverses = torch.cat([A, rows], dim=-2), A.new_empty(*lead, d, WIDTH)
     y = A.new_empty(*lead, n, d)
     for places in _matrices(factors, inverses, y, lead=lead):
-        _library().solve(_gemm(), *places, d, n, _threads(d))
+        _library().solve(gemm(), *places, d, n, _threads(d))
     return Eliminated(factors, inverses, y.mT)
 
 
@@ -85,7 +85,7 @@ def solve_again(found: Eliminated, rows: Tensor) -> Tensor:
     g = rows.clone(memory_format=torch.contiguous_format)
     z = torch.empty_like(g)
     for places in _matrices(found.factors, found.inverses, g, z, lead=lead):
-        _library().solve_again(_gemm(), *places, d, n, _threads(d))
+        _library().solve_again(gemm(), *places, d, n, _threads(d))
     return z
 
 
@@ -98,7 +98,7 @@ def determinant(Q: Tensor) -> Tensor | None:
     *lead, d = Q.shape[:-1]
     inverses = work.new_empty(d, WIDTH)
     found = [
-        _library().determinant(_gemm(), place, inverses.data_ptr(), d, _threads(d))
+        _library().determinant(gemm(), place, inverses.data_ptr(), d, _threads(d))
         for (place,) in _matrices(work, lead=lead)
     ]
     return work.new_tensor(found).view(lead)
@@ -123,19 +123,9 @@ def _suits(x: Tensor) -> bool:
 
 
 @cache
-def _gemm() -> int | None:
-    """The product of matrices that torch itself calls."""
-    path = Path(torch.__file__).with_name("lib") / "libtorch_cpu.so"
-    try:
-        return ctypes.cast(ctypes.CDLL(str(path)).sgemm_, c_void_p).value
-    except (OSError, AttributeError):
-        return None
-
-
-@cache
 def _library() -> Any:
     """The functions of elimination.cpp, or None; tried once, on a few numbers."""
-    if _gemm() is None:
+    if gemm() is None:
         return None
     found = library(Path(__file__).with_name("elimination.cpp").read_text())
     if found is None:
@@ -156,8 +146,8 @@ def _agrees(found: Any) -> bool:
     factors, inverses = v.new_empty(3, 2), v.new_empty(2, WIDTH)
     y, turned = torch.empty_like(v), torch.empty_like(v)
     tensors = (numbers, v, factors, inverses, y, turned)
-    found.cayley(_gemm(), *(t.data_ptr() for t in tensors), 2, 1, 1)
+    found.cayley(gemm(), *(t.data_ptr() for t in tensors), 2, 1, 1)
     # R = (I + W)(I - W)^{-1} = [[3, 4], [-4, 3]] / 5
     close = all(abs(a - b) < 1e-5 for a, b in zip(turned[0].tolist(), (2.2, 0.4), strict=True))
     swap = v.new_tensor([[0.0, 1.0], [1.0, 0.0]])
-    return close and found.determinant(_gemm(), swap.data_ptr(), inverses.data_ptr(), 2, 1) == -1
+    return close and found.determinant(gemm(), swap.data_ptr(), inverses.data_ptr(), 2, 1) == -1

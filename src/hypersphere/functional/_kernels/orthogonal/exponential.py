@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from ctypes import c_float, c_int, c_void_p
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from ...host import can_look
 from ..autograd import Function
+from ..decoupled.native.libraries import library, switched_off
+from .blas import gemm
 from .packed import pack_skew, skew_of_packed
 from .rotations import above_skew_outer, skew, stretched, upper_skew_outer
 from .spectra import bessel, gauss_legendre, spectrum
@@ -18,6 +24,7 @@ _MAX_TURN = 64.0
 # Squaring loses |W| eps: a larger W is scaled back to this. Angles of 1e8 radians are noise in
 # float32 and have half their digits in float64.
 _LARGEST = 1e8
+_FEW = 128  # columns up to which one thread is through before a second one has started
 
 
 class Exponential(Function):
@@ -95,12 +102,32 @@ def _error(dtype: torch.dtype, rho: float) -> float:
 def _chebyshev(W: Tensor, scale: float, rows: Tensor, count: int) -> Tensor:
     """The rows of Y_0, Y_1, ...: (count, ..., n, d). Those of W V are -(the rows of V) W."""
     terms = rows.new_empty(count, *rows.shape)
+    kernels = _library() if W.dim() == 2 and W.dtype == torch.float32 and can_look(W) else None
+    if kernels is not None and rows.numel() and not switched_off():
+        terms[0], matrix = rows, W.contiguous()
+        places = (gemm(), matrix.data_ptr(), terms.data_ptr())
+        threads = torch.get_num_threads() if W.shape[-1] > _FEW else 1
+        kernels.chebyshev(*places, scale, count, W.shape[-1], rows.shape[-2], threads)
+        return terms
     product = torch.addmm if W.dim() == 2 else torch.baddbmm
     terms[0] = rows
     product(terms[0], terms[0], W, beta=0.0, alpha=scale, out=terms[1])
     for k in range(2, count):
         product(terms[k - 2], terms[k - 1], W, alpha=2.0 * scale, out=terms[k])
     return terms
+
+
+@cache
+def _library() -> Any:
+    """The function of chebyshev.cpp, or None."""
+    if gemm() is None:
+        return None
+    found = library(Path(__file__).with_name("chebyshev.cpp").read_text())
+    if found is not None:
+        places = [c_void_p, c_void_p, c_void_p]
+        found.chebyshev.argtypes = [*places, c_float, c_int, c_int, c_int, c_int]
+        found.chebyshev.restype = None
+    return found
 
 
 def _sums(coefficients: Tensor, terms: Tensor) -> Tensor:
