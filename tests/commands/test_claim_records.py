@@ -13,6 +13,7 @@ from hypersphere._reading import read_sealed, sealed_text
 from hypersphere.commands import _comparing, claims
 from hypersphere.reports.claims import claims_folder, claims_section, read_claims
 from hypersphere.training.campaign import Ended
+from hypersphere.training.run.lock import FolderLock
 
 CONFIG = """
 data: {name: digits, batch_size: 32, share: 0.3}
@@ -226,3 +227,25 @@ def test_numbers_are_the_same_after_every_resumption(bench):
     value = row(whole, "margin")["values"]["error"]["0"]
     assert value == pytest.approx(100 * bench.outcome("margin, seed 0").summary["last"]["error"])
     assert value != round(value, 4)
+
+
+def test_a_metric_that_is_no_longer_asked_for_is_kept_aside(bench):
+    bench.claim += "  - {method: margin, baseline: softmax, metric: loss}\n"
+    before, _ = bench.run()
+    assert set(row(before, "margin")["values"]) == {"error", "loss"}
+    bench.claim = CLAIM
+    after, trained = bench.run()
+    assert set(row(after, "margin")["values"]) == {"error"} and not trained
+    assert read_sealed(bench.result.parent / "before" / "small.json") == before
+
+
+def test_two_at_once_on_one_record(bench, capsys):
+    bench.run()
+    before = bench.result.read_bytes()
+    words = ["run", str(bench.folder / "small.yaml"), "--results", str(bench.result.parent)]
+    with FolderLock(bench.result.parent, file="small.json"):
+        assert claims.main([*words, "--seeds", "7"]) == 1
+    told = capsys.readouterr().err
+    assert "small.json is in use: process" in told and "--results" in told
+    assert bench.result.read_bytes() == before
+    assert [path.name for path in bench.result.parent.iterdir()] == ["small.json"]

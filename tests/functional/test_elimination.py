@@ -1,14 +1,15 @@
 """Cayley, determinants and series in C++, against the equations in float64."""
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
 
-from hypersphere.functional._kernels.decoupled.native.libraries import switched_off
+from hypersphere.functional._kernels.libraries import switched_off
 from hypersphere.functional._kernels.orthogonal import elimination, exponential, spectra
 from hypersphere.functional._kernels.orthogonal.packed import packed_length
-from hypersphere.functional.orthogonalize import apply_packed
+from hypersphere.functional.orthogonalize import apply_orthogonal, apply_packed, pack_skew
 from tolerances import close
 
 from reference import orthogonalize as reference
@@ -66,7 +67,7 @@ def test_rotated_columns_take_this_way_and_can_go_back_twice(monkeypatch):
     assert calls == [1] and torch.equal(first, second)
     again = apply_packed(numbers, V, "cayley")
     assert torch.equal(again, turned)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
+    with pytest.raises(RuntimeError, match="no second derivatives"):
         slope = torch.autograd.grad(again, numbers, G.requires_grad_(), create_graph=True)[0]
         slope.sum().backward()
 
@@ -169,3 +170,92 @@ def test_series_of_the_exponential(d, n, monkeypatch):
     monkeypatch.setattr(exponential, "_library", lambda: None)
     close(found, exponential._chebyshev(W.double(), 0.4, rows.double(), 9), scale=10)
     close(found, exponential._chebyshev(W, 0.4, rows, 9), scale=10)
+
+
+@native
+@pytest.mark.parametrize(
+    ("module", "load", "file", "right", "wrong"),
+    [
+        (elimination, "_library", "elimination.cpp", "2 * y[i] - v[i]", "2 * y[i] + v[i]"),
+        (exponential, "_library", "chebyshev.cpp", "2 * scale", "3 * scale"),
+        (spectra, "_lanczos_library", "lanczos.cpp", "- alpha * x[i]", "+ alpha * x[i]"),
+        (spectra, "_lanczos_library", "lanczos.cpp", "skew ? beta : -beta", "-beta"),
+    ],
+)
+def test_a_library_that_computes_something_else_is_not_used(
+    monkeypatch, module, load, file, right, wrong
+):
+    build = module.library
+    text = Path(module.__file__).with_name(file).read_text()
+    assert right in text
+    monkeypatch.setattr(module, "library", lambda text: build(text.replace(right, wrong)))
+    assert getattr(module, load).__wrapped__() is None
+
+
+@native
+@pytest.mark.parametrize("size", [1e20, 1e30])
+@pytest.mark.parametrize("d", [4, 130])
+@pytest.mark.parametrize("order", ["first", "last"])
+def test_angles_beyond_the_range_of_float32(d, size, order):
+    """A pivot of 1 + w^2 overflows; the columns that do not see it must not hide that."""
+    U = torch.zeros(d, d)
+    U[0, 1] = size
+    V = torch.eye(d) if order == "first" else torch.eye(d).flip(1)
+    found = apply_packed(pack_skew(U), V, "cayley")
+    expected = torch.eye(d)
+    expected[:2, :2] *= -1
+    close(found, expected @ V)
+
+
+@native
+def test_a_gradient_may_see_what_the_columns_do_not():
+    U, V, G = 0.1 * torch.randn(6, 6), torch.zeros(6, 1), torch.randn(6, 1)
+    U[0, 1], U[:2, 2:], V[3] = 1e20, 0.0, 1.0
+    numbers, wide = pack_skew(U).requires_grad_(), pack_skew(U.double()).requires_grad_()
+    turned = [apply_packed(numbers, V, "cayley"), apply_packed(wide, V.double(), "cayley")]
+    found, expected = (
+        torch.autograd.grad((one * G).sum(), x)[0]
+        for one, x in zip(turned, (numbers, wide), strict=True)
+    )
+    close(found, expected, scale=10)
+
+
+@pytest.mark.parametrize("method", ["cayley", "exponential"])
+def test_saved_tensors_may_come_back_in_another_layout(method):
+    numbers, V, G = problem(9, 4)
+    expected = gradients_of(numbers, V, G, method)
+
+    def pack(saved):
+        return torch.empty(saved.shape, dtype=saved.dtype).copy_(saved)
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda saved: saved):
+        found = gradients_of(numbers, V, G, method)
+    close(found, expected, scale=10)
+
+
+def gradients_of(numbers, V, G, method):
+    numbers, V = numbers.clone().requires_grad_(), V.clone().requires_grad_()
+    turned = apply_packed(numbers, V, method)
+    return torch.autograd.grad(turned, (numbers, V), G)
+
+
+def test_the_exponential_sees_angles_of_the_gradient():
+    """Coordinates 11 and 33 are all but missing in the start of Lanczos, and missing in V."""
+    torch.manual_seed(0)
+    d, pair = 300, [11, 33]
+    W = torch.randn(d, d, dtype=torch.float64).triu(1)
+    W[pair], W[:, pair] = 0.0, 0.0
+    W = W * (10 / torch.linalg.matrix_norm(W - W.mT, 2))
+    W[11, 33] = 15.0
+    V, G = (torch.randn(d, 2, dtype=torch.float64) for _ in range(2))
+    V[pair] = 0.0
+    results = []
+    for dtype in (torch.float32, torch.float64):
+        U, columns = W.to(dtype).requires_grad_(), V.to(dtype).requires_grad_()
+        if dtype == torch.float32:
+            turned = apply_orthogonal(U, columns, "exponential")
+        else:
+            turned = torch.matrix_exp(U.triu(1) - U.triu(1).mT) @ columns
+        results.append(torch.autograd.grad(turned, (U, columns), G.to(dtype)))
+    for found, expected in zip(*results, strict=True):
+        close(found / expected.norm(), expected / expected.norm(), scale=10)

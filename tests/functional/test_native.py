@@ -15,11 +15,11 @@ from torch import nn
 import hypersphere as hs
 from hypersphere import _terminal
 from hypersphere import functional as HF
-from hypersphere.functional._kernels.decoupled import machine, tiled
+from hypersphere.functional._kernels import kept, libraries
+from hypersphere.functional._kernels.decoupled import tiled
 from hypersphere.functional._kernels.decoupled.native import layer as native_layer
-from hypersphere.functional._kernels.decoupled.native import libraries
 from hypersphere.functional._kernels.decoupled.native import operator as native_operator
-from hypersphere.functional._kernels.decoupled.native.tensors import norms_library
+from hypersphere.functional._kernels.decoupled.native.tensors import HERE, norms_library
 from hypersphere.functional._kernels.decoupled.routes import force
 from hypersphere.functional.angular_functions import AngularFunction
 from tolerances import close
@@ -86,7 +86,7 @@ def test_switched_off(monkeypatch):
 SCRIPT = """
 import torch
 from hypersphere import functional as HF
-from hypersphere.functional._kernels.decoupled.native.tensors import norms_library
+from hypersphere.functional._kernels.decoupled.native.tensors import HERE, norms_library
 out = HF.decoupled_conv2d(torch.ones(1, 2, 4, 4), torch.ones(3, 2, 3, 3), magnitude="ball")
 print(norms_library() is not None, float(out[0, 0, 0, 0]))
 """
@@ -155,7 +155,7 @@ def test_a_build_that_fails_is_told_once(tmp_path, monkeypatch, told):
 def test_a_folder_that_cannot_be_made_is_told(tmp_path, monkeypatch, told):
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    assert machine.kept_folder.__wrapped__().is_dir()
+    assert kept.kept_folder.__wrapped__().is_dir()
     (message,) = told.messages
     assert "cannot be kept" in message and "Not a directory" in message
     assert "set XDG_CACHE_HOME" in message
@@ -205,7 +205,7 @@ def test_the_functions_of_a_number(tmp_path):
         for name in names
     ]
     text = "\n".join(['#include "arithmetic.h"', 'extern "C" {', *bodies, "}", ""])
-    found = libraries.library(text)
+    found = libraries.library(text, headers=HERE)
     assert found is not None
     small = torch.logspace(-30, 0, 4001)
     for name in names:
@@ -430,20 +430,20 @@ def test_constants_that_change_at_every_step_build_few_libraries(monkeypatch):
 
 def test_a_folder_of_others_is_not_used(tmp_path, monkeypatch, caplog):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    kept = machine.kept_folder.__wrapped__()
-    assert kept == tmp_path / "hypersphere" / "kernels" and not caplog.messages
-    kept.chmod(0o777)
-    assert machine.kept_folder.__wrapped__() != kept
+    before = kept.kept_folder.__wrapped__()
+    assert before == tmp_path / "hypersphere" / "kernels" and not caplog.messages
+    before.chmod(0o777)
+    assert kept.kept_folder.__wrapped__() != before
     assert "can be written by other users" in caplog.messages[0]
-    kept.chmod(0o700)
+    before.chmod(0o700)
     monkeypatch.setattr(os, "getuid", lambda: -1)
-    assert machine.kept_folder.__wrapped__() != kept
+    assert kept.kept_folder.__wrapped__() != before
     assert "belongs to another user" in caplog.messages[1]
     monkeypatch.undo()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(os, "access", lambda *of: False)
-    assert machine.kept_folder.__wrapped__() != kept
-    assert f"{kept} cannot be written; set XDG_CACHE_HOME" in caplog.messages[2]
+    assert kept.kept_folder.__wrapped__() != before
+    assert f"{before} cannot be written; set XDG_CACHE_HOME" in caplog.messages[2]
 
 
 @pytest.mark.slow

@@ -6,7 +6,8 @@ from torch import nn
 
 from hypersphere import functional as HF
 from hypersphere import layers as hl
-from hypersphere.functional._kernels.decoupled.native import for_compiler, libraries
+from hypersphere.functional._kernels import libraries
+from hypersphere.functional._kernels.decoupled.native import for_compiler
 from hypersphere.functional._kernels.decoupled.routes import force
 from tolerances import close
 

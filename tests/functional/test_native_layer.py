@@ -5,7 +5,7 @@ import torch
 
 from hypersphere import functional as HF
 from hypersphere import layers as hl
-from hypersphere.functional._kernels.decoupled.native import libraries
+from hypersphere.functional._kernels import libraries
 from tolerances import close
 
 pytestmark = pytest.mark.skipif(

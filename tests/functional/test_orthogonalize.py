@@ -302,3 +302,18 @@ def test_blocks_of_cayley_have_the_right_gradient():
         V = torch.randn(2, 4, 3, dtype=torch.float64, requires_grad=True)
         assert torch.autograd.gradcheck(lambda u, v: apply_orthogonal(u, v, "cayley"), (U, V))
         assert torch.autograd.gradcheck(lambda u: orthogonalize(u, "cayley"), (U,))
+
+
+@pytest.mark.parametrize("method", DISTINCT)
+def test_second_derivatives_are_refused_before_a_term_is_lost(method):
+    U = (torch.eye(4) + 0.1 * torch.randn(4, 4)).requires_grad_()
+    rotated = apply_orthogonal(U, torch.randn(4, 2), method)
+    with pytest.raises(RuntimeError, match="rotations have no second derivatives"):
+        torch.autograd.grad(rotated.square().sum(), U, create_graph=True)
+
+
+@pytest.mark.parametrize("method", ["gram_schmidt", "householder", "loewdin", "cayley"])
+def test_shapes_without_numbers(method):
+    U, V = torch.empty(4, 4, device="meta"), torch.empty(4, 2, device="meta")
+    assert apply_orthogonal(U, V, method).shape == (4, 2)
+    assert orthogonalize(U, method).shape == (4, 4)

@@ -40,6 +40,7 @@ from hypersphere.training.config import Config
 from hypersphere.training.interrupt import Interrupted
 from hypersphere.training.run.checkpoint import RunError, write_atomically
 from hypersphere.training.run.folder import describe_run
+from hypersphere.training.run.lock import FolderLock
 
 USAGE = """usage: hypersphere claims [--results FOLDER]
        hypersphere claims run [NAME ...] [--jobs N] [--folder FOLDER]
@@ -112,15 +113,19 @@ def _run(words: list[str]) -> int:
     os.environ["OMP_NUM_THREADS"] = "1"  # of the runs, which are processes of their own
     for claim in sorted(claims, key=lambda claim: claim.minutes):
         print(f"{claim.name}: {claim.claim}", file=sys.stderr, flush=True)
-        test = ClaimTest(
-            claim,
-            Path(options["--folder"]) / claim.name,
-            Path(options["--results"]) / f"{claim.name}.json",
-            jobs=int(options["--jobs"]),
-            seeds=int(options["--seeds"] or claim.seeds),
-        )
-        test.run()
-        main_one = test.record()["comparisons"][0]
+        results, file = Path(options["--results"]), f"{claim.name}.json"
+        results.mkdir(parents=True, exist_ok=True)
+        # Two that read the file before either writes it would lose the runs of one.
+        with FolderLock(results, "name another folder (--results)", file):
+            test = ClaimTest(
+                claim,
+                Path(options["--folder"]) / claim.name,
+                results / file,
+                jobs=int(options["--jobs"]),
+                seeds=int(options["--seeds"] or claim.seeds),
+            )
+            test.run()
+            main_one = test.record()["comparisons"][0]
         print(f"{claim.name}: {main_one['verdict']}", file=sys.stderr, flush=True)
     return 0
 
@@ -191,8 +196,11 @@ class ClaimTest(Comparison):
         rows = self.file.get("methods", [])
         there = {(row["name"], int(seed)) for row in rows for seed in row["seconds"]}
         tried = {row["name"]: row["tuning"] for row in rows}
+        measured = {row["name"]: row["values"].keys() for row in rows}
         self.replaces = not there <= self.ended.keys() or any(
-            tried.get(method.name, []) not in ([], method.tuning) for method in self.methods
+            tried.get(method.name, []) not in ([], method.tuning)
+            or not measured.get(method.name, set()) <= set(self._metrics(method))
+            for method in self.methods
         )
 
     def _see(self, run: PlannedRun, how: Ended) -> None:

@@ -8,12 +8,13 @@ pi / 2, with finite gradients.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ._kernels.autograd import Function
+from ._kernels.autograd import Function, runs_eagerly
 
 __all__ = [
     "angle",
@@ -168,8 +169,18 @@ def arccos(cos: Tensor) -> Tensor:
     >>> c.grad.isfinite().all()
     tensor(True)
     """
-    theta: Tensor = _Arccos.apply(_widen(cos))
+    wide = _widen(cos)
+    theta: Tensor = _plain_arccos(wide) if runs_eagerly() else _Arccos.apply(wide)
     return theta.to(cos.dtype)
+
+
+def _plain_arccos(cos: Tensor) -> Tensor:
+    """The same by plain operations: arccos, and a line of the slope reached beside its ends."""
+    eps = torch.finfo(cos.dtype).eps
+    end = math.sqrt(1 - eps)
+    inside = cos.clamp(-end, end)
+    line = inside.acos() - torch.where(cos.abs() > end, (cos - inside.detach()) * eps**-0.5, 0.0)
+    return line + (cos.clamp(-1, 1).acos() - line).detach()  # the value is exact
 
 
 def _angle_from_chords(minus: Tensor, plus: Tensor) -> Tensor:

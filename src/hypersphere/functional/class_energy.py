@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ._kernels.energy.class_blocks import BatchClassEnergy
+from ._kernels.energy.class_blocks import batch_class_energy
 from ._kernels.energy.potential import Potential
 from .energy import check_kernel, distance_floor
 from .host import can_look, demand
@@ -69,7 +69,4 @@ def class_energy(
     share = counts.to(wide.dtype) / (len(labels) * (len(weight) - 1) * centers**2)
     share = share.repeat_interleave(centers)
     with torch.autocast(weight.device.type, enabled=False):
-        energy: Tensor = BatchClassEnergy.apply(
-            wide.flatten(0, -2), rows, share, potential, centers
-        )
-    return energy
+        return batch_class_energy(wide.flatten(0, -2), rows, share, potential, centers)

@@ -12,7 +12,7 @@ import math
 import torch
 from torch import Tensor
 
-from ._kernels.energy.pair_energy import full_precision
+from ._kernels.autograd import full_precision
 from ._kernels.spreading.log_potential import log_potential
 from ._kernels.spreading.row_blocks import (
     as_sets,

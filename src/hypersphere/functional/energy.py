@@ -7,7 +7,8 @@ import math
 import torch
 from torch import Tensor
 
-from ._kernels.energy.pair_energy import PairEnergy, full_precision
+from ._kernels.autograd import full_precision
+from ._kernels.energy.pair_energy import pair_energies
 from ._kernels.energy.potential import Potential
 from .host import demand
 
@@ -130,8 +131,7 @@ def set_energies(
     floor = distance_floor(s, wide.dtype)
     potential = Potential(float(s), distance == "geodesic", half_space, floor)
     with full_precision(neurons.device.type):
-        tracked = wide.requires_grad and torch.is_grad_enabled()
-        energies: Tensor = PairEnergy.apply(wide, beta, potential, tracked)[0]
+        energies = pair_energies(wide, beta, potential)
     if reduction == "mean":
         points = neurons.shape[1] * (2 if half_space else 1)
         energies = energies / (points * (points - 1))

@@ -15,7 +15,7 @@ import math
 import torch
 from torch import Tensor
 
-from ._kernels.energy.pair_energy import full_precision
+from ._kernels.autograd import full_precision
 from ._kernels.energy.potential import Potential
 from ._kernels.spreading.cosines import in_range, point_cosines
 from ._kernels.spreading.holes import Objective, deepest_share, find_holes, starting_points

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch  # noqa: F401 - for the examples
 from torch import Tensor
 
-from ._kernels.energy.pair_energy import full_precision
+from ._kernels.autograd import full_precision
 from ._kernels.spreading.nearest import nearest_distances, tie_tolerance
 from ._kernels.spreading.row_blocks import as_sets
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ._kernels.autograd import full_precision
 from ._kernels.orthogonal.batches import each_matrix
 from ._kernels.orthogonal.cayley import Cayley, CayleyMatrix
 from ._kernels.orthogonal.exponential import Exponential
@@ -64,7 +65,7 @@ def orthogonalize(U: Tensor, method: str = "gram_schmidt") -> Tensor:
     """
     _check(U, method)
     if _is_small(U, method):
-        with torch.autocast(device_type=U.device.type, enabled=False):
+        with full_precision(U.device.type):
             work = U.to(torch.promote_types(U.dtype, torch.float32))
             small: Tensor = CayleyMatrix.apply(work.flatten(0, -3))
         return small.view(U.shape).to(U.dtype)
@@ -105,8 +106,9 @@ def apply_orthogonal(U: Tensor, V: Tensor, method: str = "gram_schmidt") -> Tens
         lead = () if batch == 1 else (batch,)
         U = U.reshape(*lead, *U.shape[-2:])
         columns = columns.reshape(*lead, *V.shape[-2:])
-    with torch.autocast(device_type=U.device.type, enabled=False):
-        rotated = _act(U, columns, method)
+    with full_precision(U.device.type):
+        # On the meta device only the shape counts; not all factorizations know it there.
+        rotated = U @ columns if U.is_meta else _act(U, columns, method)
     return rotated.reshape(V.shape).to(V.dtype)
 
 
@@ -135,7 +137,7 @@ def apply_packed(numbers: Tensor, V: Tensor, method: str) -> Tensor:
         kernel = {"cayley": Cayley, "exponential": Exponential}[method]
         lead = () if batch == 1 else (batch,)
         columns = V.reshape(*lead, d, n)
-        with torch.autocast(device_type=V.device.type, enabled=False):
+        with full_precision(V.device.type):
             rotated: Tensor = kernel.apply(numbers.reshape(*lead, -1), columns, True)
         return rotated.reshape(V.shape)
     return apply_orthogonal(unpacked_skew(numbers, d), V, method)

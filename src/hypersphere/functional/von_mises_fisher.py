@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ._kernels.autograd import one_step
 from ._kernels.bessel.ratio import bessel_ratio
 from .angles import _double
 
@@ -138,7 +139,7 @@ def vmf_concentration(mean_length: Tensor, dim: int) -> Tensor:
     tensor([ 0.1000, 20.0000])
     """
     _check(mean_length, dim, "mean_length")
-    kappa: Tensor = _Concentration.apply(_double(mean_length), dim)  # type: ignore[no-untyped-call]
+    kappa: Tensor = _concentration(_double(mean_length), dim)
     return kappa.to(mean_length.dtype)
 
 
@@ -185,9 +186,7 @@ class _Known(torch.autograd.Function):
         return grad * _derivative(kappa, ctx.dim, ctx.name), None, None
 
 
-def _known(kappa: Tensor, dim: int, name: str) -> Tensor:
-    value: Tensor = _Known.apply(kappa, dim, name)  # type: ignore[no-untyped-call]
-    return value
+_known = one_step(_Known)
 
 
 def _derivative(kappa: Tensor, dim: int, name: str) -> Tensor:
@@ -237,3 +236,6 @@ class _Concentration(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         (kappa,) = ctx.saved_tensors
         return grad / _known(kappa, ctx.dim, "slope"), None
+
+
+_concentration = one_step(_Concentration)

@@ -7,17 +7,27 @@ Note [Graphs that run eagerly]
 With torch.compile(backend="eager") and the like autograd sees what runs, so second derivatives can
 be asked for. But of a function with a backward of its own, torch keeps only numbers there: what the
 backward computes from saved tensors counts as constant, and the second derivative would be wrong
-without a word. Such graphs should get plain operations. Compilers that trace the backward, too,
-refuse second derivatives by themselves.
+without a word. Such graphs should get plain operations, or the function as one step (`one_step`).
+Compilers that trace the backward, too, refuse second derivatives by themselves.
 """
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-__all__ = ["Function", "is_exporting", "runs_eagerly"]
+__all__ = [
+    "Function",
+    "differentiable_once",
+    "full_precision",
+    "is_exporting",
+    "one_step",
+    "runs_eagerly",
+]
 
 if TYPE_CHECKING:
 
@@ -37,11 +47,60 @@ def runs_eagerly() -> bool:
     return torch.compiler.is_compiling() and not is_exporting() and not _traces_backward()
 
 
+def one_step(function: type[Any]) -> Callable[..., Any]:
+    """`function.apply`, which graphs that run eagerly call as it is, see Note above.
+
+    Args:
+        function: with a backward of its own; its arguments are tensors, numbers and names.
+    """
+
+    def applied(*arguments: Any) -> Any:
+        return function.apply(*arguments)
+
+    def apply(*arguments: Any) -> Any:
+        return applied(*arguments) if runs_eagerly() else function.apply(*arguments)
+
+    _single_steps.append(applied)
+    return apply
+
+
+def full_precision(device: str) -> AbstractContextManager[object]:
+    """No autocast; entering nothing costs nothing, and regularizers come here for each layer."""
+    if device == "meta":  # which has no autocast to leave
+        return nullcontext()
+    on = torch.compiler.is_compiling() or torch.is_autocast_enabled(device)
+    return torch.autocast(device, enabled=False) if on else nullcontext()
+
+
+def differentiable_once(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """A backward that refuses to be differentiated, before a gradient could miss a part.
+
+    `torch.autograd.function.once_differentiable` refuses as well, but only where something is
+    accumulated: `torch.autograd.grad` leaves out the terms that it cannot reach.
+    """
+
+    @functools.wraps(backward)
+    def once(ctx: Any, *grads: Any) -> Any:
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            raise RuntimeError(
+                "rotations have no second derivatives, which create_graph=True asks for; "
+                "`hypersphere.orthogonal.fold(model)` gives plain weights, which have them"
+            )
+        return backward(ctx, *grads)
+
+    return once
+
+
+_single_steps: list[Callable[..., Any]] = []
+
+
 def _traces_backward() -> bool:
     """Whether the compiler makes a graph of the backward, too, by torch's AOTAutograd."""
     from torch._dynamo.backends.common import AotAutograd
     from torch._dynamo.symbolic_convert import InstructionTranslator
 
+    for step in _single_steps:  # here, as it imports the compiler, which is at work now anyway
+        torch.compiler.allow_in_graph(step)
     try:
         found: Any = InstructionTranslator.current_tx().output.compiler_fn
     except AttributeError:  # something else than torch.compile records

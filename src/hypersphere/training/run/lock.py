@@ -36,12 +36,17 @@ class FolderLock:
     Args:
         folder: the run folder; it exists.
         advice: what else a user can do while another process has it.
+        file: what of the folder is meant, if others may write the rest of it.
     """
 
     def __init__(
-        self, folder: Path | str, advice: str = "choose another folder (--run.folder)"
+        self,
+        folder: Path | str,
+        advice: str = "choose another folder (--run.folder)",
+        file: str | None = None,
     ) -> None:
-        self.path = Path(folder) / NAME
+        self.path = Path(folder) / (NAME if file is None else f".{file}{NAME}")
+        self.what = Path(folder) / (file or "")
         self.advice = advice
         self._descriptor: int | None = None
 
@@ -126,7 +131,7 @@ class FolderLock:
         if who:
             said = f"process {who.get('pid')} on {who.get('host')} (since {who.get('since')})"
         raise FolderInUse(
-            f"{self.path.parent} is in use: {said} is training in it; wait for it, stop it, or "
+            f"{self.what} is in use: {said} is training in it; wait for it, stop it, or "
             f"{self.advice}"
         )
 

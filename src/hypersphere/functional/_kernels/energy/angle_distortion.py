@@ -22,7 +22,7 @@ from torch import Tensor
 
 from ...host import known
 from ...projections import project
-from ..autograd import Function
+from ..autograd import Function, runs_eagerly
 
 __all__ = ["cosine_limit", "distortion_gradient", "off_diagonal_cosines"]
 
@@ -31,7 +31,10 @@ def distortion_gradient(neurons: Tensor, projection: Tensor, measure: str) -> Te
     """d angle_preserving_loss / dP, differentiable in both."""
     w = neurons if neurons.ndim == 3 else neurons[None]
     p = projection if projection.ndim == 3 else projection[None]
-    gradient: Tensor = _DistortionGradient.apply(w, p, measure)[0]
+    if runs_eagerly():
+        gradient = _gradient_by_autograd(w, p, measure)
+    else:
+        gradient = _DistortionGradient.apply(w, p, measure)[0]
     return gradient if projection.ndim == 3 else gradient[0]
 
 
@@ -85,7 +88,7 @@ _DistortionGradient.forward.__signature__ = inspect.signature(_DistortionGradien
 
 def off_diagonal_cosines(x: Tensor) -> tuple[Tensor, Tensor]:
     """Cosines (0 on the diagonal) from the Gram matrix alone, and 1 / |x|: no copy of x."""
-    gram = _Gram.apply(x)
+    gram = x @ x.mT if runs_eagerly() else _Gram.apply(x)
     squares = _diagonal(gram)
     inverse = torch.where(squares > 0, squares, 1.0).rsqrt() * (squares > 0)
     other = 1 - torch.eye(x.shape[1], dtype=x.dtype, device=x.device)

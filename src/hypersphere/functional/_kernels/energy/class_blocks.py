@@ -18,11 +18,21 @@ from torch import Tensor
 
 from ...angles import normalize, row_norm
 from ...host import known
-from ..autograd import Function
+from ..autograd import Function, runs_eagerly
 from .pair_energy import BLOCK_ENTRIES
 from .potential import Potential
 
-__all__ = ["BatchClassEnergy"]
+__all__ = ["batch_class_energy"]
+
+
+def batch_class_energy(
+    weight: Tensor, chosen: Tensor, share: Tensor, potential: Potential, centers: int
+) -> Tensor:
+    """E of the chosen rows (k,) of weight (C, d), with their shares (k,) of the batch."""
+    if runs_eagerly():
+        return _by_autograd(weight, chosen, share, potential, centers)
+    energy: Tensor = BatchClassEnergy.apply(weight, chosen, share, potential, centers)
+    return energy
 
 
 class BatchClassEnergy(Function):

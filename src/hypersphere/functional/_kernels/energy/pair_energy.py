@@ -13,7 +13,6 @@ the columns to their right: half of the symmetric work, and memory O(N x block).
 from __future__ import annotations
 
 import inspect
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -21,15 +20,24 @@ from torch import Tensor
 
 from ...angles import normalize, row_norm
 from ...host import known
-from ..autograd import Function
+from ..autograd import Function, full_precision, runs_eagerly
 from .potential import Potential
 
-__all__ = ["BLOCK_ENTRIES", "PairEnergy", "full_precision", "value_and_gradient"]
+__all__ = ["BLOCK_ENTRIES", "pair_energies", "value_and_gradient"]
 
 # Entries of a block of cosines: enough for an efficient matrix product, little memory.
 BLOCK_ENTRIES = 2**21
 # Entries of the small sets that are treated together: their matrices stay in the cache.
 CACHED_ENTRIES = 2**18
+
+
+def pair_energies(neurons: Tensor, beta: Tensor | None, potential: Potential) -> Tensor:
+    """The energies of sets of neurons (B, N, d), with factors beta (N,) or none: (B,)."""
+    if runs_eagerly():
+        return _by_autograd(neurons, beta, potential)
+    tracked = neurons.requires_grad and torch.is_grad_enabled()
+    energies: Tensor = PairEnergy.apply(neurons, beta, potential, tracked)[0]
+    return energies
 
 
 class PairEnergy(Function):
@@ -68,12 +76,6 @@ class PairEnergy(Function):
 
 # torch asks for the signature in every call; looking it up once halves the cost of a small layer.
 PairEnergy.forward.__signature__ = inspect.signature(PairEnergy.forward)  # type: ignore[attr-defined]
-
-
-def full_precision(device: str) -> AbstractContextManager[object]:
-    """No autocast; entering nothing costs nothing, and regularizers come here for each layer."""
-    on = torch.compiler.is_compiling() or torch.is_autocast_enabled(device)
-    return torch.autocast(device, enabled=False) if on else nullcontext()
 
 
 def _fill_diagonal(

@@ -10,10 +10,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from ...host import can_look, known
-from ..autograd import Function
+from ..autograd import Function, differentiable_once
 from . import elimination
 from .packed import identity_plus_skew, pack_skew
 from .rotations import above_skew_outer, skew, stretched, upper_skew_outer
@@ -55,7 +54,7 @@ class Cayley(Function):
         return result
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         if ctx.eliminated:
             found = elimination.Eliminated(*ctx.saved_tensors)
@@ -104,7 +103,7 @@ class CayleyMatrix(Function):
         return result
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once
     def backward(ctx: Any, *grads: Tensor) -> Tensor:
         (Y,) = ctx.saved_tensors
         dtype, G = grads[0].dtype, grads[0].to(Y.dtype)

@@ -45,12 +45,14 @@ struct Member {
 static inline int last_block(int d) { return (d - 1) / WIDTH * WIDTH; }
 
 // The inverse of a block, in its place (Gauss and Jordan). With signs, of the block minus diag(+-1), chosen so that no
-// pivot is below 1.
-static void invert(float* block, int size, int* signs) {
+// pivot is below 1. Gives whether all pivots are numbers.
+static bool invert(float* block, int size, int* signs) {
   float column[WIDTH];
+  bool finite = true;
   for (int p = 0; p < size; ++p) {
     float* own = block + p * WIDTH;
     if (signs) own[p] -= signs[p] = own[p] > 0 ? -1 : 1;
+    finite = finite && std::isfinite(own[p]);
     const float inverse = 1.0f / own[p];
     std::copy_n(own, size, column);
     column[p] = 0;
@@ -66,11 +68,15 @@ static void invert(float* block, int size, int* signs) {
     for (int i = 0; i < size; ++i) own[i] = -column[i] * inverse;
     own[p] = inverse;
   }
+  return finite;
 }
 
-// A = L D U in the place of A (d, d), with what L makes of the columns behind it: (d, total) in all. L and U have ones
-// on their diagonals; `inverses` gets those of the blocks of D, of which U is left multiplied by. `panel` is (d, WIDTH).
-static void factorize(const Product& product, float* a, float* inverses, float* panel, int d, int total, int* signs) {
+// A = L D U in the place of A (d, d); L and U have ones on their diagonals, D has blocks. Below the diagonal stands L,
+// above it D U, and `inverses` gets the inverses of the blocks of D. The columns to the right of A, up to (d, total) in
+// all, are multiplied by the inverse of L. `panel` is memory of (d, WIDTH). `finite` is set to false where a pivot
+// leaves the range of numbers.
+static void factorize(const Product& product, float* a, float* inverses, float* panel, int d, int total, int* signs,
+                      bool& finite) {
   const Member thread;
   for (int first = 0; first < d; first += WIDTH) {
     const int last = std::min(first + WIDTH, d), size = last - first, below = d - last;
@@ -78,7 +84,7 @@ static void factorize(const Product& product, float* a, float* inverses, float* 
 #pragma omp single
     {
       for (int j = 0; j < size; ++j) std::copy_n(a + (size_t)(first + j) * d + first, size, inverse + j * WIDTH);
-      invert(inverse, size, signs ? signs + first : nullptr);
+      if (!invert(inverse, size, signs ? signs + first : nullptr)) finite = false;
     }
     const int from = thread.begin(below), rows = thread.end(below) - from;
     product('N', 'N', rows, size, size, 1, left + from, d, inverse, WIDTH, 0, panel + from, d);
@@ -141,14 +147,16 @@ static double inner(const float* a, const float* b, int d) {
   return sum;
 }
 
+// The larger one; a NaN on either side stays.
+static inline float larger(float a, float b) { return std::isnan(a) || a >= b ? a : b; }
+
 // As y.W y = 0, y.v = |y|^2 wherever v = y - W y; by how much this is missed, beside |y| |v|, tells what rounding did.
 static float missed(const float* y, const float* v, int d, int n) {
   float worst = 0;
   for (int j = 0; j < n; ++j, y += d, v += d) {
     const double length = inner(v, v, d), own = inner(y, y, d);
-    if (length == 0) continue;
-    const float now = std::fabs(inner(y, v, d) - own) / std::sqrt(own * length);
-    worst = worst >= now ? worst : now;  // a NaN stays
+    if (length == 0 && own == 0) continue;
+    worst = larger(worst, std::fabs(inner(y, v, d) - own) / std::sqrt(own * length));
   }
   return worst;
 }
@@ -156,13 +164,14 @@ static float missed(const float* y, const float* v, int d, int n) {
 extern "C" {
 
 // Y = (I - W)^{-1} V and R V = 2 Y - V, for n columns of d numbers. `work` is (d, d + n), `inverses` (d, WIDTH).
-// Gives the error that rounding has made.
+// Gives the error that rounding has made, or NaN.
 float cayley(void* gemm, const float* numbers, const float* v, float* work, float* inverses, float* y, float* turned,
              int d, int n, int threads) {
   const Product product{(Gemm)gemm};
   const auto panel = scratch((size_t)d * WIDTH);
   float* right = work + (size_t)d * d;
   float worst = 0;
+  bool finite = true;
 #pragma omp parallel num_threads(threads)
   {
     const Member thread;
@@ -171,14 +180,14 @@ float cayley(void* gemm, const float* numbers, const float* v, float* work, floa
     identity_minus_skew(numbers, work, d);
     std::copy_n(v + own, count, right + own);
 #pragma omp barrier
-    factorize(product, work, inverses, panel.get(), d, d + n, nullptr);
+    factorize(product, work, inverses, panel.get(), d, d + n, nullptr, finite);
     solve_upper(product, work, inverses, right + own, y + own, d, columns);
     for (size_t i = own; i < own + count; ++i) turned[i] = 2 * y[i] - v[i];
     const float error = missed(y + own, v + own, d, columns);
 #pragma omp critical
-    worst = worst >= error ? worst : error;  // a NaN stays
+    worst = larger(worst, error);
   }
-  return worst;
+  return finite ? worst : NAN;
 }
 
 // Z = 2 (I - W)^{-T} G, which uses up g, and, where asked for, what is above the diagonal of Z Y^T - Y Z^T.
@@ -210,11 +219,12 @@ void cayley_gradient(void* gemm, const float* work, const float* inverses, const
 void solve(void* gemm, float* work, float* inverses, float* y, int d, int n, int threads) {
   const Product product{(Gemm)gemm};
   const auto panel = scratch((size_t)d * WIDTH);
+  bool finite = true;  // what went wrong shows in the solution
 #pragma omp parallel num_threads(threads)
   {
     const Member thread;
     const int from = thread.begin(n), columns = thread.end(n) - from;
-    factorize(product, work, inverses, panel.get(), d, d + n, nullptr);
+    factorize(product, work, inverses, panel.get(), d, d + n, nullptr, finite);
     const size_t own = (size_t)from * d;
     solve_upper(product, work, inverses, work + (size_t)d * d + own, y + own, d, columns);
   }
@@ -231,13 +241,15 @@ void solve_again(void* gemm, const float* work, const float* inverses, float* g,
   }
 }
 
-// The determinant of an orthogonal matrix, which is used up. Q - S is an upper triangular matrix times one with ones on
-// its diagonal for the signs S at which n reflections H_1 ... H_n S = Q end; each has the determinant -1.
+// The determinant of an orthogonal matrix Q, which is used up. Householder's d reflections turn Q into a diagonal matrix
+// of signs S, so that det Q = (-1)^d det S. Their signs are those that an elimination of Q - S, without exchanges of
+// rows, chooses one after the other: each the opposite of the pivot's, so that no pivot is below 1.
 int determinant(void* gemm, float* q, float* inverses, int d, int threads) {
   std::vector<int> signs(d);
   const auto panel = scratch((size_t)d * WIDTH);
+  bool finite = true;  // what went wrong shows in the solution
 #pragma omp parallel num_threads(threads)
-  factorize(Product{(Gemm)gemm}, q, inverses, panel.get(), d, d, signs.data());
+  factorize(Product{(Gemm)gemm}, q, inverses, panel.get(), d, d, signs.data(), finite);
   int result = 1;
   for (int sign : signs) result *= -sign;
   return result;

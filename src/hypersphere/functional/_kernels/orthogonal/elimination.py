@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ...host import can_look
-from ..decoupled.native.libraries import library, switched_off
+from ..libraries import library, switched_off
 from .blas import gemm
 
 __all__ = ["Eliminated", "cayley", "cayley_gradient", "determinant", "solve", "solve_again"]
@@ -54,11 +54,12 @@ def cayley(numbers: Tensor, V: Tensor) -> tuple[Tensor, Eliminated] | None:
 
 def cayley_gradient(found: Eliminated, G: Tensor, wanted: bool) -> tuple[Tensor, Tensor | None]:
     """Z = 2 (I - W)^{-T} G and, if wanted, the gradient in the packed W."""
-    g, y = G.mT.clone(memory_format=torch.contiguous_format), found.Y.mT
+    g = G.mT.clone(memory_format=torch.contiguous_format)
+    found = Eliminated(*(t.contiguous() for t in (*found[:2], found.Y.mT)))  # hooks may turn them
     *lead, n, d = g.shape
     z = torch.empty_like(g)
     numbers = g.new_empty(*lead, d * (d - 1) // 2) if wanted else None
-    tensors = (found.factors, found.inverses, y, g, z, numbers)
+    tensors = (*found, g, z, numbers)
     for places in _matrices(*tensors, lead=lead):
         _library().cayley_gradient(gemm(), *places, d, n, _threads(d))
     return z.mT, numbers
@@ -84,7 +85,8 @@ def solve_again(found: Eliminated, rows: Tensor) -> Tensor:
     *lead, n, d = rows.shape
     g = rows.clone(memory_format=torch.contiguous_format)
     z = torch.empty_like(g)
-    for places in _matrices(found.factors, found.inverses, g, z, lead=lead):
+    factors, inverses = found.factors.contiguous(), found.inverses.contiguous()
+    for places in _matrices(factors, inverses, g, z, lead=lead):
         _library().solve_again(gemm(), *places, d, n, _threads(d))
     return z
 
@@ -105,7 +107,7 @@ def determinant(Q: Tensor) -> Tensor | None:
 
 
 def _matrices(*tensors: Tensor | None, lead: list[int]) -> Any:
-    """The places in memory of each matrix of a batch."""
+    """The places in memory of each matrix of a batch; tensors are contiguous."""
     count = torch.Size(lead).numel()
     steps = [0 if t is None else t.numel() // max(count, 1) * t.element_size() for t in tensors]
     starts = [0 if t is None else t.data_ptr() for t in tensors]
@@ -124,7 +126,7 @@ def _suits(x: Tensor) -> bool:
 
 @cache
 def _library() -> Any:
-    """The functions of elimination.cpp, or None; tried once, on a few numbers."""
+    """The functions of elimination.cpp, or None; tried once."""
     if gemm() is None:
         return None
     found = library(Path(__file__).with_name("elimination.cpp").read_text())
@@ -140,14 +142,50 @@ def _library() -> Any:
 
 
 def _agrees(found: Any) -> bool:
-    """Whether two equations, x - w y = a and w x + y = b, are solved, and a turn is known."""
-    plain = torch.zeros(0, dtype=torch.float32, device="cpu")  # whatever torch's defaults are
-    numbers, v = plain.new_tensor([0.5]), plain.new_tensor([[1.0, 2.0]])
-    factors, inverses = v.new_empty(3, 2), v.new_empty(2, WIDTH)
-    y, turned = torch.empty_like(v), torch.empty_like(v)
-    tensors = (numbers, v, factors, inverses, y, turned)
-    found.cayley(gemm(), *(t.data_ptr() for t in tensors), 2, 1, 1)
-    # R = (I + W)(I - W)^{-1} = [[3, 4], [-4, 3]] / 5
-    close = all(abs(a - b) < 1e-5 for a, b in zip(turned[0].tolist(), (2.2, 0.4), strict=True))
-    swap = v.new_tensor([[0.0, 1.0], [1.0, 0.0]])
-    return close and found.determinant(gemm(), swap.data_ptr(), inverses.data_ptr(), 2, 1) == -1
+    """Whether three blocks and a rest are eliminated as torch does it, by all threads."""
+    d, n = 3 * WIDTH + 5, 3
+    with torch.no_grad(), torch.device("cpu"):
+        numbers = torch.linspace(-9.0, 40.0, d * (d - 1) // 2, dtype=torch.float32).sin() / 8
+        v = torch.linspace(-3.0, 5.0, n * d, dtype=torch.float32).cos().view(n, d)
+        eye = torch.eye(d, dtype=torch.float32)
+        W = torch.zeros_like(eye).index_put_(tuple(torch.triu_indices(d, d, 1)), numbers)
+        A = eye - (W - W.mT)
+        y, z = torch.linalg.solve(A, v.mT), 2.0 * torch.linalg.solve(A.mT, v.mT)
+        slopes = z @ y.mT - y @ z.mT
+        expected = [2.0 * y - v.mT, z, slopes[tuple(torch.triu_indices(d, d, 1))]]
+        expected += [torch.linalg.solve(A @ A.mT, v.mT)] * 2
+        results = _run_all(found, numbers, v, A @ A.mT)
+        # Rows the other way round, and one with another sign.
+        Q = torch.cat([-eye[-1:], eye[:-1]]).flip(0)
+        sign, work, inverses = round(torch.linalg.det(Q).item()), Q.clone(), v.new_empty(d, WIDTH)
+        places = (work.data_ptr(), inverses.data_ptr())
+        right = found.determinant(gemm(), *places, d, _threads(d)) == sign
+        return right and all(map(_close, results, expected))
+
+
+def _run_all(found: Any, numbers: Tensor, v: Tensor, M: Tensor) -> list[Tensor]:
+    """R V, its gradients for G = V, and M^{-1} V, twice, of rows v (n, d)."""
+    (n, d), run = v.shape, gemm()
+    factors, inverses = v.new_empty(d + n, d), v.new_empty(d, WIDTH)
+    y, turned, g, z = (torch.empty_like(v) for _ in range(4))
+    slopes = torch.empty_like(numbers)
+
+    def call(function: Any, *tensors: Tensor) -> None:
+        function(run, *(t.data_ptr() for t in tensors), d, n, _threads(d))
+
+    call(found.cayley, numbers, v, factors, inverses, y, turned)
+    g.copy_(v)
+    call(found.cayley_gradient, factors, inverses, y, g, z, slopes)
+    results = [turned.mT, z.mT.clone(), slopes]
+    factors = torch.cat([M, v])
+    call(found.solve, factors, inverses, y)
+    g.copy_(v)
+    call(found.solve_again, factors, inverses, g, z)
+    return [*results, y.mT, z.mT]
+
+
+def _close(found: Tensor, expected: Tensor) -> bool:
+    # As lists: a comparison of tensors would count as a value that a training step waits for.
+    largest = max(map(abs, expected.flatten().tolist()))
+    pairs = zip(found.flatten().tolist(), expected.flatten().tolist(), strict=True)
+    return all(abs(a - b) <= 1e-3 * largest for a, b in pairs)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from ctypes import c_float, c_int, c_void_p
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from ...host import can_look
-from ..autograd import Function
-from ..decoupled.native.libraries import library, switched_off
+from ..autograd import Function, differentiable_once
+from ..libraries import library, switched_off
 from .blas import gemm
 from .packed import pack_skew, skew_of_packed
 from .rotations import above_skew_outer, skew, stretched, upper_skew_outer
@@ -70,25 +69,33 @@ class Exponential(Function):
         return result
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         (G,) = grads
         if ctx.squared:
             W, V = ctx.saved_tensors
-            grad_W, grad_V = _squared_gradients(W, V, G)
-            grad_W = (grad_W - grad_W.mT).mul_(ctx.shrink)
-            return pack_skew(grad_W) if ctx.packed else grad_W.triu_(1), grad_V, None
+            return *_by_squaring(ctx, W, V, G, ctx.shrink), None
         (W, terms), rho = ctx.saved_tensors, ctx.rho
         error = _error(G.dtype, rho)
         nodes, weights = gauss_legendre(2.0 * rho, error)
         coefficients = bessel([*(rho * nodes).tolist(), rho], error, len(terms))
         left = _sums(coefficients, _chebyshev(W, 1.0 / rho, G.mT, len(terms)))
+        if stretched(left[-1].mT, G):  # Note [Spectra]: an angle that V does not see
+            return *_by_squaring(ctx, W, terms[0].mT, G, 1.0), None
         grad_U = None
         if ctx.needs_input_grad[0]:
             # The nodes lie evenly about 1/2: the sum for 1 - s is the one at the other end.
             right = _sums(coefficients[:-1].flip(0) * weights.unsqueeze(-1), terms)
             grad_U = _skew_outer(_side_by_side(left[:-1]), _side_by_side(right), ctx.packed)
         return grad_U, left[-1].mT, None
+
+
+def _by_squaring(
+    ctx: Any, W: Tensor, V: Tensor, G: Tensor, shrink: Tensor | float
+) -> tuple[Tensor, Tensor]:
+    grad_W, grad_V = _squared_gradients(W, V, G)
+    grad_W = (grad_W - grad_W.mT).mul_(shrink)
+    return pack_skew(grad_W) if ctx.packed else grad_W.triu_(1), grad_V
 
 
 def _error(dtype: torch.dtype, rho: float) -> float:
@@ -104,30 +111,51 @@ def _chebyshev(W: Tensor, scale: float, rows: Tensor, count: int) -> Tensor:
     terms = rows.new_empty(count, *rows.shape)
     kernels = _library() if W.dim() == 2 and W.dtype == torch.float32 and can_look(W) else None
     if kernels is not None and rows.numel() and not switched_off():
-        terms[0], matrix = rows, W.contiguous()
-        places = (gemm(), matrix.data_ptr(), terms.data_ptr())
-        threads = torch.get_num_threads() if W.shape[-1] > _FEW else 1
-        kernels.chebyshev(*places, scale, count, W.shape[-1], rows.shape[-2], threads)
-        return terms
+        return _run_chebyshev(kernels, W, scale, rows, terms)
+    return _plain_chebyshev(W, scale, rows, terms)
+
+
+def _run_chebyshev(kernels: Any, W: Tensor, scale: float, rows: Tensor, terms: Tensor) -> Tensor:
+    terms[0], matrix, (n, d) = rows, W.contiguous(), rows.shape
+    places = (gemm(), matrix.data_ptr(), terms.data_ptr())
+    threads = torch.get_num_threads() if d > _FEW else 1
+    kernels.chebyshev(*places, scale, len(terms), d, n, threads)
+    return terms
+
+
+def _plain_chebyshev(W: Tensor, scale: float, rows: Tensor, terms: Tensor) -> Tensor:
     product = torch.addmm if W.dim() == 2 else torch.baddbmm
     terms[0] = rows
     product(terms[0], terms[0], W, beta=0.0, alpha=scale, out=terms[1])
-    for k in range(2, count):
+    for k in range(2, len(terms)):
         product(terms[k - 2], terms[k - 1], W, alpha=2.0 * scale, out=terms[k])
     return terms
 
 
 @cache
 def _library() -> Any:
-    """The function of chebyshev.cpp, or None."""
+    """The function of chebyshev.cpp, or None; tried once, on a few numbers."""
     if gemm() is None:
         return None
     found = library(Path(__file__).with_name("chebyshev.cpp").read_text())
-    if found is not None:
-        places = [c_void_p, c_void_p, c_void_p]
-        found.chebyshev.argtypes = [*places, c_float, c_int, c_int, c_int, c_int]
-        found.chebyshev.restype = None
-    return found
+    if found is None:
+        return None
+    places = [c_void_p, c_void_p, c_void_p]
+    found.chebyshev.argtypes = [*places, c_float, c_int, c_int, c_int, c_int]
+    found.chebyshev.restype = None
+    return found if _agrees(found) else None
+
+
+def _agrees(kernels: Any) -> bool:
+    """Whether both forms give the same terms."""
+    with torch.no_grad(), torch.device("cpu"):
+        W = skew(torch.linspace(-0.7, 1.3, 9, dtype=torch.float32).view(3, 3))
+        rows = torch.linspace(-1.0, 1.7, 6, dtype=torch.float32).view(2, 3)
+        both = [
+            run(W, 0.5, rows, rows.new_empty(4, 2, 3)).flatten().tolist()
+            for run in (partial(_run_chebyshev, kernels), _plain_chebyshev)
+        ]
+    return all(abs(a - b) <= 1e-4 for a, b in zip(*both, strict=True))
 
 
 def _sums(coefficients: Tensor, terms: Tensor) -> Tensor:

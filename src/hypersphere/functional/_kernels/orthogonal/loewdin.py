@@ -9,9 +9,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from ..autograd import Function
+from ..autograd import Function, differentiable_once
 from . import elimination
 from .rotations import stretched
 from .spectra import inverse_root_poles, number_of, spectrum
@@ -59,7 +58,7 @@ class Loewdin(Function):
         return result
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None]:
         (G,) = grads
         if ctx.lost:

@@ -4,7 +4,7 @@ Each kernel computes ``R(U) @ V`` for one U (d, d) and V (d, n), or for a batch 
 forming R. The hand-written gradients use what the forward pass has factorized, and the low rank
 of dL/dR = G V^T: n is much smaller than d in a convolution. Inside, vectors are the rows of a
 contiguous (..., n, d), the layout of a weight and the one that LAPACK reads without a copy.
-Second derivatives with respect to U are not defined (`once_differentiable` says so).
+Second derivatives are not defined (`differentiable_once` says so).
 """
 
 from __future__ import annotations

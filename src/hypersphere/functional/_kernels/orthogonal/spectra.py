@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ...host import can_look, known
-from ..decoupled.native.libraries import library, switched_off
+from ..libraries import library, switched_off
 
 # Note [Spectra]
 # Loewdin and the exponential choose their number of terms from the spectrum of a matrix, the
@@ -79,9 +79,13 @@ def _native_lanczos(
     if len(A) != 1 or A.dtype != torch.float32 or not can_look(A) or switched_off():
         return None
     kernels = _lanczos_library()
-    if kernels is None:
-        return None
-    A, d = A.contiguous(), A.shape[-1]
+    return None if kernels is None else _run_lanczos(kernels, A, x, squared, skew)
+
+
+def _run_lanczos(
+    kernels: Any, A: Tensor, x: Tensor, squared: bool, skew: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    A, x, d = A.contiguous(), x.clone(), A.shape[-1]  # the kernel writes into x
     steps, threads = min(_LANCZOS_STEPS, d), torch.get_num_threads() if d > _FEW else 1
     diagonals = A.new_empty(2, 1, steps, dtype=torch.float64)
     places = (A.data_ptr(), x.data_ptr(), diagonals[0].data_ptr(), diagonals[1].data_ptr())
@@ -92,13 +96,38 @@ def _native_lanczos(
 
 @functools.cache
 def _lanczos_library() -> Any:
-    """The function of lanczos.cpp, or None."""
+    """The function of lanczos.cpp, or None; tried once, on a few numbers."""
     found = library(Path(__file__).with_name("lanczos.cpp").read_text())
-    if found is not None:
-        places = [c_void_p, c_void_p, c_void_p, c_void_p]
-        found.lanczos.argtypes = [*places, c_int, c_int, c_bool, c_bool, c_int]
-        found.lanczos.restype = c_float
-    return found
+    if found is None:
+        return None
+    places = [c_void_p, c_void_p, c_void_p, c_void_p]
+    found.lanczos.argtypes = [*places, c_int, c_int, c_bool, c_bool, c_int]
+    found.lanczos.restype = c_float
+    return found if _lanczos_agrees(found) else None
+
+
+def _lanczos_agrees(kernels: Any) -> bool:
+    """Whether both forms give the same matrix T for a symmetric, a squared and a skew A."""
+    with torch.no_grad(), torch.device("cpu"):
+        A = torch.linspace(-1.1, 2.3, 25, dtype=torch.float32).sin().view(1, 5, 5)
+        x = torch.full((5,), 0.2**0.5, dtype=torch.float32)
+        for matrix, squared, skew in (
+            (A + A.mT, False, False),
+            (A, True, False),
+            (A - A.mT, False, True),
+        ):
+            found = _run_lanczos(kernels, matrix, x, squared, skew)
+            expected = _lanczos(matrix, x, squared, skew)
+            # Of a rank that ends early only the beginning is more than rounding.
+            pairs = zip(_beginning(*found), _beginning(*expected), strict=True)
+            if not all(abs(a - b) <= 1e-3 * (1.0 + abs(b)) for a, b in pairs):
+                return False
+    return True
+
+
+def _beginning(diagonal: Tensor, off: Tensor, unit: Tensor) -> list[float]:
+    numbers: list[float] = (torch.cat([diagonal[0, :3], off[0, :2]]) * unit[0]).tolist()
+    return numbers
 
 
 def number_of(value: Tensor) -> float:

@@ -15,10 +15,9 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from ...host import can_look, known
-from ..autograd import Function
+from ..autograd import Function, differentiable_once
 from . import elimination, panels
 from .batches import each_matrix
 from .panels import halfway, inverse_upper, spans, subtract_product
@@ -97,7 +96,7 @@ class BlockGramSchmidt(Function):
         return (S.mT @ Q.mT).mT
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
         Q, T, S, *inverses = ctx.saved_tensors
         p = grads[0].mT @ Q  # the rows of P
@@ -195,7 +194,7 @@ class Reflectors(Function):
         return torch.ormqr(packed, tau, S)
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         packed, tau, sign, S = ctx.saved_tensors
         P = torch.ormqr(packed, tau, grads[0].contiguous(), left=True, transpose=True)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ...angles import normalize
 from ...host import known
-from ..autograd import Function
+from ..autograd import Function, runs_eagerly
 
 __all__ = ["in_range", "inverse_norms", "pair_cosines", "point_cosines"]
 
@@ -49,12 +49,19 @@ def pair_cosines(w: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     They are computed in `dtype`, by default that of w. The product of the backward pass is taken in
     that of w, which has digits enough for a gradient.
     """
+    if runs_eagerly():
+        u = normalize(w.to(dtype or w.dtype))
+        inner = torch.bmm(u, u.mT)
+        same = torch.eye(w.shape[1], dtype=torch.bool, device=w.device)
+        return torch.where(same, inner.detach(), inner)
     cosines: Tensor = _PairCosines.apply(w, dtype or w.dtype)
     return cosines
 
 
 def point_cosines(w: Tensor, v: Tensor) -> Tensor:
     """Cosines of unit vectors v (B, P, d), held fixed, with all rows of w (B, N, d): (B, P, N)."""
+    if runs_eagerly():
+        return torch.bmm(v.detach(), normalize(w).mT)
     cosines: Tensor = _PointCosines.apply(w, v)
     return cosines
 

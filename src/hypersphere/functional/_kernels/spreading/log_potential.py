@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..autograd import Function
+from ..autograd import Function, runs_eagerly
 from .row_blocks import row_blocks
 
 __all__ = ["log_potential"]
@@ -20,6 +20,8 @@ __all__ = ["log_potential"]
 
 def log_potential(u: Tensor, factor: float) -> Tensor:
     """The sum for unit rows u (N, d) and a = factor, N >= 2: a scalar. Memory is O(N x block)."""
+    if runs_eagerly():
+        return _plain(u, factor)
     tracked = u.requires_grad and torch.is_grad_enabled()
     value: Tensor = _LogPotential.apply(u, factor, tracked)[0]
     return value

@@ -49,7 +49,7 @@ def native_gradients(
     """
     x, norm, kernel, *numbers = inputs
     geometry = ctx.op.geometry
-    s = s.data if takes_saved(ctx) else dense(correlate(x, kernel, geometry))
+    s = dense(s.data) if takes_saved(ctx) else dense(correlate(x, kernel, geometry))
     need = needed_sums(ctx.op, *needed[3:])
     grad_norm, sums = run_backward(ctx.kernels, grad, s, norm, ctx.filters, bits(need), s)
     grad_x, grad_kernel = convolution_gradients(s, x, kernel, geometry, needed[0], needed[2])

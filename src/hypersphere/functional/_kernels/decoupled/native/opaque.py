@@ -18,12 +18,12 @@ import torch
 from torch import Tensor
 from torch._C._functorch import is_legacy_batchedtensor
 
+from ...libraries import switched_off
 from ..backward import plain_gradients
 from ..convolution import Geometry
 from ..patch_norms import plain_patch_norms
 from ..plain import OperatorSettings, plain_of_products
 from .filters import SUMS, Filters, bits, totals
-from .libraries import switched_off
 from .norms import measured, spread_over_pixels
 from .operator import kernels_of
 from .passes import dense, run_backward, run_forward

@@ -8,15 +8,15 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
+from ...libraries import library
 from ..backward import wants_plain_gradients
 from ..convolution import correlate
 from ..formulas import Untranslatable
 from ..plain import Inputs, OperatorSettings, differentiable_gradients
 from .filters import Filters, declared
 from .gradients import native_gradients, without_autocast
-from .libraries import library
 from .passes import dense, run_forward
-from .tensors import is_dense, norms_library, suits
+from .tensors import HERE, is_dense, norms_library, suits
 from .translate import operator_source
 from .verify import agrees
 
@@ -61,7 +61,7 @@ def _made_of(op: OperatorSettings, radius_per_filter: bool) -> Any:
         text = operator_source(op, radius_per_filter, torch.finfo(torch.float32).eps)
     except Untranslatable:
         return None
-    found = declared(library(text))
+    found = declared(library(text, headers=HERE))
     return found if found is not None and agrees(found, op, radius_per_filter) else None
 
 

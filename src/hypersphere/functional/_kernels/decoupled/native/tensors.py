@@ -11,11 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...libraries import library, switched_off
 from ..routes import allows_native, route
-from .libraries import library, switched_off
 
 __all__ = ["Sizes", "Windows", "is_dense", "is_rows", "norms_library", "suits", "threads_for"]
 
+HERE = Path(__file__).parent
 FEW = 1 << 15  # numbers that one thread is through with before a second one has started
 
 
@@ -70,7 +71,7 @@ def threads_for(x: Tensor) -> int:
 @cache
 def norms_library() -> Any:
     """The functions of norms.cpp, or None."""
-    found = library(Path(__file__).with_name("norms.cpp").read_text())
+    found = library(HERE.joinpath("norms.cpp").read_text(), headers=HERE)
     if found is None:
         return None
     found.squares.argtypes = [c_void_p, c_void_p, Sizes, c_int]

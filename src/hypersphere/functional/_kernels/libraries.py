@@ -22,14 +22,12 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from ..machine import kept_folder, processor
+from .kept import kept_folder, processor
 
 __all__ = ["library", "switched_off"]
 
 logger = logging.getLogger(__name__)
 
-HERE = Path(__file__).parent
-HEADERS = ("arithmetic.h", "blocks.h")
 # Sums may be reordered where a loop says so; NaN and infinity stay what they are.
 FLAGS = ["-std=c++17", "-O3", "-march=native", "-fopenmp", "-fPIC", "-shared", "-fno-math-errno"]
 FLAGS += ["-fno-trapping-math", "-fno-signed-zeros", "-ffp-contract=fast"]
@@ -42,13 +40,18 @@ def switched_off() -> bool:
 
 
 @cache
-def library(text: str) -> ctypes.CDLL | None:
-    """The library made from a text of C++, or None where there can be none."""
+def library(text: str, headers: Path | None = None) -> ctypes.CDLL | None:
+    """The library made from a text of C++, or None where there can be none.
+
+    Args:
+        text: of the library.
+        headers: folder of the files (``*.h``) that the text includes.
+    """
     compiler = _compiler()
     if compiler is None or not _share_threads():
         return None
-    made_from = [text, *((HERE / name).read_text() for name in HEADERS), *FLAGS]
-    made_from += [compiler[1], processor()]
+    included = [] if headers is None else sorted(headers.glob("*.h"))
+    made_from = [text, *(path.read_text() for path in included), *FLAGS, compiler[1], processor()]
     name = hashlib.sha256("\0".join(made_from).encode()).hexdigest()[:24]
     try:
         path = kept_folder() / f"{name}.so"
@@ -58,7 +61,7 @@ def library(text: str) -> ctypes.CDLL | None:
             except OSError:
                 path.unlink(missing_ok=True)  # damaged: build it anew
         _tell_building(path.parent)
-        _build(compiler[0], text, path)
+        _build(compiler[0], text, headers, path)
         return ctypes.CDLL(str(path))
     except (OSError, subprocess.SubprocessError) as error:
         _tell_failed(_reason(error))
@@ -78,8 +81,8 @@ def _tell_failed(reason: str) -> None:
     if not _told_failed:
         _told_failed = True
         logger.warning(
-            "no C++ kernels, so that decoupled layers take more time: %s; CXX names another "
-            "compiler, XDG_CACHE_HOME another folder, and HYPERSPHERE_NATIVE=0 does without",
+            "no C++ kernels, so that decoupled layers and rotations take more time: %s; CXX names "
+            "another compiler, XDG_CACHE_HOME another folder, HYPERSPHERE_NATIVE=0 turns them off",
             reason,
         )
 
@@ -92,12 +95,13 @@ def _reason(error: OSError | subprocess.SubprocessError) -> str:
     return (named or lines or [str(error)])[0].strip()
 
 
-def _build(compiler: str, text: str, path: Path) -> None:
+def _build(compiler: str, text: str, headers: Path | None, path: Path) -> None:
     """Beside its place first: another process sees a whole library or none."""
     with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
         source, made = Path(scratch, "kernel.cpp"), Path(scratch, "kernel.so")
         source.write_text(text)
-        command = [compiler, *FLAGS, f"-I{HERE}", str(source), "-o", str(made)]
+        places = [] if headers is None else [f"-I{headers}"]
+        command = [compiler, *FLAGS, *places, str(source), "-o", str(made)]
         subprocess.run(command, check=True, capture_output=True, timeout=SECONDS)
         made.replace(path)
 
