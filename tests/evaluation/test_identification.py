@@ -39,17 +39,20 @@ def test_search_equals_sorting_all_scores(n, rows, k):
     close((q @ g.T).gather(1, places), expected.values, scale=3)
 
 
-@pytest.mark.parametrize("apart", [False, True])
-def test_both_forms_of_the_product_of_one_query(monkeypatch, apart):
-    """Whichever is faster on this machine, the answer is the same."""
-    module = sys.modules[search.__module__]
-    monkeypatch.setattr(module, "_rows_apart_pay", lambda block, turned: apart)
+@pytest.mark.parametrize("count", [1, 3, 8])
+@pytest.mark.parametrize("form", sys.modules[search.__module__].FORMS)
+def test_forms_of_the_product_of_few_queries(monkeypatch, form, count):
+    """Whichever is fastest on this machine, the answer is the same."""
+    module, calls = sys.modules[search.__module__], []
+    monkeypatch.setattr(module, "FORMS", [lambda *tensors: (calls.append(1), form(*tensors))])
+    monkeypatch.setattr(module, "_found", {})
     for dtype in (torch.float32, torch.float64):
-        q, g = torch.randn(1, 12, dtype=dtype), torch.randn(90_000, 12, dtype=dtype)
+        q, g = torch.randn(count, 12, dtype=dtype), torch.randn(90_000, 12, dtype=dtype)
         scores, places = search(q, g, 5)
         expected = (q @ g.T).topk(5)
         close(scores, expected.values, scale=3)
-        assert set(places[0].tolist()) == set(expected.indices[0].tolist())
+        assert [set(row) for row in places.tolist()] == [set(r) for r in expected.indices.tolist()]
+    assert len(calls) > 8  # measured and used
 
 
 def test_search_of_rising_scores_keeps_replacing():

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -21,6 +22,7 @@ from ..inputs import check_finite
 RUN = 64  # neighboring scores that share one maximum
 SCORES_AT_ONCE = 1 << 21  # 8 MB of float32 scores
 MANY_ROWS = 1 << 14  # from here on the form of a product is worth a measurement
+FEW_QUERIES = 8  # with more of them all forms are the library's large products
 
 
 def search(queries: Tensor, gallery: Tensor, k: int = 1) -> tuple[Tensor, Tensor]:
@@ -85,13 +87,11 @@ def _search_some(queries: Tensor, gallery: Tensor, best: Tensor, rows: Tensor) -
     """Fill `best` and `rows` (n, k) in place for a few queries."""
     n = len(best)
     size = max(16 * RUN, min(SCORES_AT_ONCE // n, 1 << 16) // RUN * RUN)
-    # One column per query: for few queries this product is twice as fast as its transpose.
     scores = queries.new_empty(size, n)
-    turned = queries.T.contiguous()
     for start in range(0, len(gallery), size):
         block = gallery[start : start + size]
         part = scores[: -(-len(block) // RUN) * RUN]
-        products(block, turned, part[: len(block)])
+        products(block, queries, part[: len(block)])
         part[len(block) :] = -math.inf
         maxima = run_maxima(part)  # (runs, n)
         # NaN is neither above nor below: those queries are among the beaten, too.
@@ -104,47 +104,57 @@ def _search_some(queries: Tensor, gallery: Tensor, best: Tensor, rows: Tensor) -
             _merge(part, maxima, beaten, start, best, rows)
 
 
-def products(block: Tensor, turned: Tensor, out: Tensor) -> None:
+def products(block: Tensor, queries: Tensor, out: Tensor) -> None:
     """Inner products of all rows with all queries.
 
     Args:
         block: (N, d), rows of a gallery.
-        turned: (d, n), a query per column.
+        queries: (n, d).
         out: (N, n), filled in place.
     """
-    single = turned.shape[1] == 1 and len(block) >= MANY_ROWS and block.device.type == "cpu"
-    if single and _rows_apart_pay(block, turned):
-        _rows_apart(block, turned, out)
-    else:
-        torch.mm(block, turned, out=out)
+    few = len(queries) <= FEW_QUERIES and len(block) >= MANY_ROWS
+    form = _fastest(block, queries) if few and block.device.type == "cpu" else _by_columns
+    form(block, queries, out)
 
 
-def _rows_apart(block: Tensor, turned: Tensor, out: Tensor) -> None:
-    """The product of each row alone with a single query."""
-    torch.bmm(block.unsqueeze(1), turned.expand(len(block), -1, -1), out=out.unsqueeze(2))
+def _by_columns(block: Tensor, queries: Tensor, out: Tensor) -> None:
+    """A query per column."""
+    torch.mm(block, queries.T.contiguous(), out=out)
 
 
-_paid: dict[tuple[torch.dtype, int], bool] = {}
+def _by_rows(block: Tensor, queries: Tensor, out: Tensor) -> None:
+    """Rows with rows, as both lie in memory."""
+    torch.mm(block, queries.T, out=out)
 
 
-def _rows_apart_pay(block: Tensor, turned: Tensor) -> bool:
-    """Whether a product of each row alone is the faster one for a single query.
+def _rows_apart(block: Tensor, queries: Tensor, out: Tensor) -> None:
+    """The product of each row alone with the queries."""
+    turned = queries.T.expand(len(block), -1, -1)
+    torch.bmm(block.unsqueeze(1), turned, out=out.unsqueeze(1))
 
-    Either reads the gallery once. Some libraries reach the speed of the memory only with many small
-    products, on some processors. Measured once per process, type and number of threads, with rows
-    of the gallery itself: memory that was never written would be read from the cache.
+
+Form = Callable[[Tensor, Tensor, Tensor], None]
+FORMS: tuple[Form, ...] = (_by_columns, _by_rows, _rows_apart)
+_found: dict[tuple[torch.dtype, int, int], Form] = {}
+
+
+def _fastest(block: Tensor, queries: Tensor) -> Form:
+    """The form that multiplies so many queries fastest.
+
+    All read the gallery once. Which of them reaches the speed of the memory differs between
+    processors and libraries by a factor of four. Measured once per process, type and number of
+    queries and threads, with rows of the gallery itself: memory that was never written would be
+    read from the cache.
     """
-    key = (block.dtype, torch.get_num_threads())
-    if key not in _paid:
-        out = turned.new_empty(len(block), 1)
-        forms: list[Callable[[], object]] = [
-            lambda: torch.mm(block, turned, out=out),
-            lambda: _rows_apart(block, turned, out),
+    key = (block.dtype, len(queries), torch.get_num_threads())
+    if key not in _found:
+        out = queries.new_empty(len(block), len(queries))
+        rounds = [
+            [_seconds(partial(form, block, queries, out)) for form in FORMS] for _ in range(4)
         ]
-        times = [[_seconds(form) for form in forms] for _ in range(4)]
-        together, apart = (min(column) for column in zip(*times[1:], strict=True))
-        _paid[key] = apart < 0.9 * together
-    return _paid[key]
+        least = [min(column) for column in zip(*rounds[1:], strict=True)]
+        _found[key] = FORMS[least.index(min(least))]
+    return _found[key]
 
 
 def _seconds(function: Callable[[], object]) -> float:
