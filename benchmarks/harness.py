@@ -163,10 +163,12 @@ def write(
     directory: Path | None = None,
     measured: bool = True,
     command: str | None = None,
+    details: object = None,
 ) -> bool:
     """Print the tables, save them with what made them, and tell whether every limit is met.
 
-    `measured` figures are kept for each maker of processors; counted ones once for all.
+    `measured` figures are kept for each maker of processors; counted ones once for all. `details`
+    are kept beside the tables, for who reads the file.
     """
     for title, rows in tables.items():
         print(f"\n{title}\n{format_rows(rows)}")
@@ -179,6 +181,8 @@ def write(
             for title, rows in tables.items()
         },
     }
+    if details is not None:
+        record["details"] = details
     kept = f"{name}.{maker(_cpu_name())}" if measured else name
     path = (directory or ROOT / "results" / "benchmarks") / f"{kept}.json"
     path.parent.mkdir(parents=True, exist_ok=True)

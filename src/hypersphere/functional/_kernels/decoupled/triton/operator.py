@@ -25,8 +25,13 @@ __all__ = ["Layout", "constants", "formulas", "triton_operator"]
 
 # Numbers of a tile: enough to hide the way to memory, few enough for the registers of a program.
 PATCHES, FILTERS = 64, 16
-# The backward keeps more of them at a time; twice the threads have twice the registers.
-BACKWARD_WARPS = 8
+# The backward keeps more of them at a time; twice the threads have twice the registers. NVIDIA's
+# compiler would rather spill two of them than let fewer programs run at a time; told how many it
+# may use, it spills none. Compilers of other makers do not know this word.
+BACKWARD_WARPS, MOST_REGISTERS = 8, 128
+BACKWARD = {"num_warps": BACKWARD_WARPS}
+if torch.version.cuda is not None:
+    BACKWARD["maxnreg"] = MOST_REGISTERS
 
 
 def triton_operator(inputs: Inputs, op: OperatorSettings) -> Tensor | None:
@@ -161,7 +166,7 @@ def _gradients(
         *(grad_s, grad_norm, shares),
         *(to.groups, to.channels, to.patches, *to.strides, *come.strides, shares.stride(0)),
         **constants(inputs, op),
-        num_warps=BACKWARD_WARPS,
+        **BACKWARD,
         **{
             f"NEED_{name.upper()}": need[name] for name in ("norm", "radius", "k", "scale", "shift")
         },
