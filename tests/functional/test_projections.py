@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from hypersphere import functional as HF
+from tolerances import close
 
 from reference import energy as reference
 
@@ -143,3 +144,22 @@ def test_bilateral_form_restores_a_matrix_of_its_rank():
 def test_wrong_arguments_are_told(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.mark.parametrize("lengths", [1e-25, 1e25, "one short", "one long"])
+@pytest.mark.parametrize("measure", ["angle", "cosine"])
+def test_angles_do_not_see_lengths(lengths, measure):
+    w, p = torch.randn(6, 9), torch.randn(4, 9)
+    long = w.clone()
+    if isinstance(lengths, float):
+        long *= lengths
+    else:
+        long[1] *= {"one short": 1e-30, "one long": 1e30}[lengths]
+    close(
+        HF.angle_preserving_loss(long, p, measure), HF.angle_preserving_loss(w, p, measure), scale=3
+    )
+    close(
+        HF.angle_preserving_step(long, p, measure=measure),
+        HF.angle_preserving_step(w, p, measure=measure),
+        scale=30,
+    )

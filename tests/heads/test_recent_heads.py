@@ -650,3 +650,14 @@ def test_the_factor_of_sphereface2_is_that_of_its_loss():
     close(scaled(x), plain(x))
     with pytest.raises(ValueError, match="factor"):
         heads.SphereFace2Head(DIM, CLASSES, factor=0.0)
+
+
+@pytest.mark.parametrize(
+    "head", [heads.SphereFace2Head(DIM, CLASSES), MarginHead(DIM, CLASSES, angular=lambda c: c**3)]
+)
+def test_second_derivatives_are_refused_before_a_term_is_lost(head):
+    x, labels = torch.randn(4, DIM, requires_grad=True), torch.arange(4)
+    loss = head.loss(x, labels) + x.pow(3).sum()
+    (slope,) = torch.autograd.grad(loss, x, create_graph=True)
+    with pytest.raises(RuntimeError, match="no second derivatives"):
+        torch.autograd.grad(slope.sum(), x)

@@ -7,6 +7,8 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
+import time
 
 import pytest
 import torch
@@ -126,6 +128,31 @@ def test_the_lock_of_a_process_that_is_gone_is_taken_over(tmp_path):
     child.release()  # not its file any more
     assert (tmp_path / NAME).exists()
     lock.release()
+
+
+def test_a_lock_that_is_just_taken_over_is_not_taken_away(tmp_path, monkeypatch):
+    """The file still names the process that is gone while the next one writes its own name."""
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    holder = {"host": socket.gethostname(), "pid": gone.pid, "since": "2026-01-01 00:00:00"}
+    (tmp_path / NAME).write_text(json.dumps(holder))
+    taken, first = threading.Event(), FolderLock(tmp_path)
+
+    def slow(form):
+        taken.set()
+        time.sleep(0.3)
+        return "now"
+
+    with monkeypatch.context() as patched:
+        patched.setattr("hypersphere.training.run.lock.time.strftime", slow)
+        thread = threading.Thread(target=first.acquire)
+        thread.start()
+        assert taken.wait(10)
+        with pytest.raises(RunError, match="is in use"):
+            FolderLock(tmp_path).acquire()
+        thread.join()
+    assert first.is_held()
+    first.release()
 
 
 def test_training_and_resuming_hold_the_lock(tmp_path):

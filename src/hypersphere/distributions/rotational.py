@@ -6,10 +6,10 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.distributions import Distribution
 
 from ..functional import normalize
+from ..functional.derivatives import refuses_second_derivatives
 from .domains import broadcast_shape, concentrations, unit_vectors
 from .tangents import tangent_directions, transport
 
@@ -212,7 +212,9 @@ class _AngleOfRank(torch.autograd.Function):
         ctx.save_for_backward(theta, kappa)
 
     @staticmethod
-    @once_differentiable
+    @refuses_second_derivatives(
+        "samples have no second derivatives in the concentration, which create_graph=True asks for"
+    )
     def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor, None]:
         theta, kappa = ctx.saved_tensors
         return None, grad * ctx.family._angle_slope(theta, kappa), None

@@ -10,6 +10,7 @@ from ._kernels.energy.angle_distortion import (
     distortion_gradient,
     off_diagonal_cosines,
 )
+from ._kernels.spreading.cosines import in_range
 from .projections import gaussian_projection, project
 
 __all__ = ["angle_preserving_loss", "angle_preserving_projection", "angle_preserving_step"]
@@ -35,10 +36,10 @@ def angle_preserving_loss(neurons: Tensor, projection: Tensor, measure: str = "a
     """
     if measure not in ("angle", "cosine"):
         raise ValueError(f"measure must be 'angle' or 'cosine', got {measure!r}")
-    w = neurons if neurons.ndim == 3 else neurons[None]
-    p = projection if projection.ndim == 3 else projection[None]
-    if w.shape[1] < 2:
+    if neurons.shape[-2] < 2:
         raise ValueError(f"expected at least two neurons, got {tuple(neurons.shape)}")
+    w = in_range(neurons if neurons.ndim == 3 else neurons[None])
+    p = projection if projection.ndim == 3 else projection[None]
     sets, n, _ = w.shape
     original = off_diagonal_cosines(w)[0].repeat_interleave(len(p), 0)
     image = off_diagonal_cosines(project(w, p))[0]
@@ -73,7 +74,7 @@ def angle_preserving_step(
     held = sets if differentiable else [w.detach() for w in sets]
     p = projection if differentiable else projection.detach()
     with torch.set_grad_enabled(differentiable):
-        gradient = sum(distortion_gradient(w, p, measure) for w in held) / len(held)
+        gradient = sum(distortion_gradient(in_range(w), p, measure) for w in held) / len(held)
         return p - lr * p.square().sum((-2, -1), keepdim=True) * gradient
 
 

@@ -11,6 +11,7 @@ in their own. A negative kappa continues the functions analytically.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -186,7 +187,7 @@ class _Known(torch.autograd.Function):
         return grad * _derivative(kappa, ctx.dim, ctx.name), None, None
 
 
-_known = one_step(_Known)
+_known: Callable[..., Tensor] = one_step(_Known)
 
 
 def _derivative(kappa: Tensor, dim: int, name: str) -> Tensor:
@@ -238,4 +239,4 @@ class _Concentration(torch.autograd.Function):
         return grad / _known(kappa, ctx.dim, "slope"), None
 
 
-_concentration = one_step(_Concentration)
+_concentration: Callable[..., Tensor] = one_step(_Concentration)

@@ -13,12 +13,13 @@ Compilers that trace the backward, too, refuse second derivatives by themselves.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
+
+from ..derivatives import refuses_second_derivatives
 
 __all__ = [
     "Function",
@@ -72,23 +73,10 @@ def full_precision(device: str) -> AbstractContextManager[object]:
     return torch.autocast(device, enabled=False) if on else nullcontext()
 
 
-def differentiable_once(backward: Callable[..., Any]) -> Callable[..., Any]:
-    """A backward that refuses to be differentiated, before a gradient could miss a part.
-
-    `torch.autograd.function.once_differentiable` refuses as well, but only where something is
-    accumulated: `torch.autograd.grad` leaves out the terms that it cannot reach.
-    """
-
-    @functools.wraps(backward)
-    def once(ctx: Any, *grads: Any) -> Any:
-        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-            raise RuntimeError(
-                "rotations have no second derivatives, which create_graph=True asks for; "
-                "`hypersphere.orthogonal.fold(model)` gives plain weights, which have them"
-            )
-        return backward(ctx, *grads)
-
-    return once
+differentiable_once = refuses_second_derivatives(
+    "rotations have no second derivatives, which create_graph=True asks for; "
+    "`hypersphere.orthogonal.fold(model)` gives plain weights, which have them"
+)
 
 
 _single_steps: list[Callable[..., Any]] = []
@@ -100,7 +88,7 @@ def _traces_backward() -> bool:
     from torch._dynamo.symbolic_convert import InstructionTranslator
 
     for step in _single_steps:  # here, as it imports the compiler, which is at work now anyway
-        torch.compiler.allow_in_graph(step)
+        torch.compiler.allow_in_graph(step)  # type: ignore[no-untyped-call]
     try:
         found: Any = InstructionTranslator.current_tx().output.compiler_fn
     except AttributeError:  # something else than torch.compile records

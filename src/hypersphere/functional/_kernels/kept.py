@@ -11,7 +11,7 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-__all__ = ["kept_folder", "processor"]
+__all__ = ["kept_folder", "processor", "write_first"]
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +51,22 @@ def _unusable(folder: Path) -> str | None:
 def _remove(folder: Path, process: int) -> None:
     if process == os.getpid():  # and not in a child of it
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def write_first(path: Path, content: bytes) -> None:
+    """Write a small file, unless there is one: the first of several processes decides for all."""
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}-")
+    try:
+        with os.fdopen(descriptor, "wb") as mine:
+            mine.write(content)
+        try:
+            os.link(name, path)
+        except FileExistsError:
+            pass
+        except OSError:  # a file system without links
+            os.replace(name, path)
+    finally:
+        Path(name).unlink(missing_ok=True)
 
 
 @cache

@@ -117,11 +117,11 @@ def _compiler() -> tuple[str, str] | None:
             continue
         try:
             told = subprocess.run(
-                [found, "--version"], check=True, capture_output=True, text=True, timeout=SECONDS
+                [found, "--version"], check=True, capture_output=True, timeout=SECONDS
             )
         except (OSError, subprocess.SubprocessError):
             continue
-        return found, told.stdout.splitlines()[0] if told.stdout else ""
+        return found, told.stdout.decode(errors="replace").partition("\n")[0]
     return None
 
 
@@ -129,10 +129,14 @@ def _compiler() -> tuple[str, str] | None:
 def _share_threads() -> bool:
     """Offer torch's runtime of OpenMP to the libraries: a second one would fight for the cores."""
     try:
-        mapped = Path("/proc/self/maps").read_text()
-        runtimes = sorted(set(re.findall(r"/\S*lib[gi]?omp[^/\s]*\.so\S*", mapped)))
+        lines = Path("/proc/self/maps").read_text(errors="surrogateescape").splitlines()
+        paths = {line.split(maxsplit=5)[5] for line in lines if "/" in line}  # may have spaces
+        runtimes = sorted(path for path in paths if re.match(r"lib[gi]?omp.*\.so", Path(path).name))
         for path in runtimes:
             ctypes.CDLL(path, ctypes.RTLD_GLOBAL)
+        if not runtimes:
+            _tell_failed("torch's threads were not found")
         return bool(runtimes)
-    except OSError:
+    except OSError as error:
+        _tell_failed(str(error))
         return False

@@ -1,16 +1,20 @@
 """One process at a time trains in a run folder.
 
 The lock is the operating system's (`flock` on the file .lock), so that a killed process leaves none
-behind; the file says who holds it.
+behind; the file says who holds it. What a killed process leaves behind is the file, and perhaps a
+child that still has it open: then the file is replaced. Taking the lock and writing one's name, or
+reading a name and replacing the file, are each one step for others: they hold the folder meanwhile.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
 import socket
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -57,26 +61,35 @@ class FolderLock:
             FolderInUse: if another process holds it; the message says who, and since when.
         """
         while fcntl is not None and self._descriptor is None:
-            try:
-                descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
-            except OSError as error:
-                raise explain_os_error(error, self.path) from error
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                os.close(descriptor)
-                if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
-                    return  # a file system without locks
+            with _one_at_a_time(self.path.parent):
+                if not self._try():
+                    return
+
+    def _try(self) -> bool:
+        """Take the lock, refuse, or make way for another try; False where there are no locks."""
+        try:
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
+        except OSError as error:
+            raise explain_os_error(error, self.path) from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            there = _is_at(descriptor, self.path)
+            os.close(descriptor)
+            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                return False  # a file system without locks
+            if there:
                 self._refuse_or_break()
-                continue
-            if not _is_at(descriptor, self.path):  # its holder took it away in between
-                os.close(descriptor)
-                continue
-            holder = {"host": socket.gethostname(), "pid": os.getpid()}
-            text = json.dumps({**holder, "since": time.strftime("%Y-%m-%d %H:%M:%S")})
-            os.truncate(descriptor, 0)
-            os.write(descriptor, text.encode())
-            self._descriptor = descriptor
+            return True
+        if not _is_at(descriptor, self.path):  # its holder took it away in between
+            os.close(descriptor)
+            return True
+        holder = {"host": socket.gethostname(), "pid": os.getpid()}
+        text = json.dumps({**holder, "since": time.strftime("%Y-%m-%d %H:%M:%S")})
+        os.truncate(descriptor, 0)
+        os.write(descriptor, text.encode())
+        self._descriptor = descriptor
+        return True
 
     def release(self) -> None:
         """Give the lock back; nothing happens if it is not held."""
@@ -134,6 +147,21 @@ class FolderLock:
             f"{self.what} is in use: {said} is training in it; wait for it, stop it, or "
             f"{self.advice}"
         )
+
+
+@contextlib.contextmanager
+def _one_at_a_time(folder: Path) -> Iterator[None]:
+    """Holds a lock on the folder itself, which nobody removes; without one where it has none."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        raise explain_os_error(error, folder) from error
+    try:
+        with contextlib.suppress(OSError):  # some network file systems lock files alone
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _is_gone(holder: dict[str, Any]) -> bool:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from ...angular import angular_function
+from ...derivatives import refuses_second_derivatives
 from ..autograd import Function
 from .chunks import ClassScores, backward_pass, forward_pass
 
@@ -156,7 +157,10 @@ class _CallableActivation(Function):
         return output
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @refuses_second_derivatives(
+        "the loss of this head has no second derivatives, which create_graph=True asks for; the "
+        "scores `head(features, labels)` have them"
+    )
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
         tensors = ctx.saved_tensors[:TENSORS]
         others, inverse, *parameters = ctx.saved_tensors[TENSORS:]

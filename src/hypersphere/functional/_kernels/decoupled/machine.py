@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from collections.abc import Callable
@@ -12,7 +11,7 @@ from hashlib import sha256
 import torch
 from torch import Tensor
 
-from ..kept import kept_folder, processor
+from ..kept import kept_folder, processor, write_first
 
 __all__ = ["channels_last_pays"]
 
@@ -34,17 +33,15 @@ def channels_last_pays() -> bool:
 def _channels_last_pays(threads: int) -> bool:
     about = (processor(), torch.__version__, str(threads), os.environ.get("ONEDNN_MAX_CPU_ISA", ""))
     name = f"layout-{sha256(repr(about).encode()).hexdigest()[:24]}"
+    found = b""
     try:
         path = kept_folder() / name
         if not path.exists():
-            mine = path.with_name(f"{name}-{os.getpid()}")
-            mine.write_bytes(LAST if _measure_channels_last() else PLANES)
-            with contextlib.suppress(FileExistsError):  # the first of several decides for all
-                os.link(mine, path)
-            mine.unlink()
+            found = LAST if _measure_channels_last() else PLANES
+            write_first(path, found)
         return path.read_bytes() == LAST
     except OSError:
-        return _measure_channels_last()
+        return found == LAST if found else _measure_channels_last()
 
 
 def _measure_channels_last() -> bool:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...plain_sizes import plain_sizes
+from ..shared import made_once
 from .backward import wants_plain_gradients
 from .convolution import is_traced
 
@@ -23,13 +23,12 @@ def one(like: Tensor, dtype: torch.dtype) -> Tensor:
     return shared_number(1.0, like.device, dtype)
 
 
-@lru_cache(maxsize=256)
+@made_once(maxsize=256)
 def shared_number(
     value: float, device: torch.device, dtype: torch.dtype, shape: tuple[int, ...] = ()
 ) -> Tensor:
     """A number on a device, made once: do not write into it."""
-    with torch.inference_mode(False):  # it may be used in the mode and out of it
-        return torch.full(shape, value, dtype=dtype, device=device)
+    return torch.full(shape, value, dtype=dtype, device=device)
 
 
 def product(value: Tensor, other: Tensor, factor: float) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from typing import Any
 
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..autograd import Function
+from ..shared import made_once
 
 # One gather does it for blocks up to this size; above, a table of places would be as large as the
 # matrix, and a copy per row costs nothing beside a factorization.
@@ -26,22 +26,14 @@ def packed_size(length: int) -> int:
     return (1 + math.isqrt(1 + 8 * length)) // 2
 
 
+@made_once(maxsize=32)
 def _places(d: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Where each entry of the matrix comes from (0 is a zero), and where each number goes."""
-    if torch.compiler.is_compiling():  # a constant of the graph; a cache would keep tracers
-        return _make_places(d, device)
-    return _cached_places(d, device)
-
-
-def _make_places(d: int, device: torch.device) -> tuple[Tensor, Tensor]:
     above = torch.triu_indices(d, d, 1, device=device)
     flat = above[0] * d + above[1]
     origin = torch.zeros(d * d, dtype=torch.int32, device=device)
     origin[flat] = torch.arange(1, len(flat) + 1, dtype=torch.int32, device=device)
     return origin, flat.to(torch.int32)
-
-
-_cached_places = functools.lru_cache(maxsize=32)(_make_places)
 
 
 def _taken(numbers: Tensor, places: Tensor) -> Tensor:
@@ -103,10 +95,10 @@ def skew_of_packed(numbers: Tensor, d: int) -> Tensor:
     return W
 
 
-@functools.lru_cache(maxsize=32)
+@made_once(maxsize=32)
 def _signed_places(d: int, device: torch.device) -> Tensor:
     """Where I + W has its entries: first those below the diagonal, then 1, then those above."""
-    above = _cached_places(d, device)[0].view(d, d)
+    above = _places(d, device)[0].view(d, d)
     return (above + packed_length(d)).where(above.mT == 0, above.mT - 1).flatten()
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ...host import can_look, known
 from ..libraries import library, switched_off
+from ..shared import made_once
 
 # Note [Spectra]
 # Loewdin and the exponential choose their number of terms from the spectrum of a matrix, the
@@ -213,7 +214,7 @@ def gauss_legendre(theta: float, error: float) -> tuple[Tensor, Tensor]:
     return _gauss_legendre(count)
 
 
-@functools.lru_cache(maxsize=64)
+@made_once(maxsize=64)
 def _gauss_legendre(count: int) -> tuple[Tensor, Tensor]:
     """From the eigenvectors of the Jacobi matrix (Golub, Welsch 1969)."""
     k = torch.arange(1, count, dtype=torch.float64, device="cpu")
