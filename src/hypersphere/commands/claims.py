@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Sequence
@@ -137,7 +138,8 @@ class ClaimTest(Comparison):
         self, claim: Claim, folder: Path, result: Path, jobs: int = 1, seeds: int = 5
     ) -> None:
         self.claim, self.result = claim, result
-        tune = [f"{key}={','.join(map(str, values))}" for key, values in claim.tune.items()]
+        # Text that YAML 1.1 takes for no number (1e-3) is read as one, as on the command line.
+        tune = [f"{key}={json.dumps(list(v))[1:-1]}" for key, v in claim.tune.items()]
         methods = claim.methods.values()
         arguments = Arguments(
             specs=[method.recipe for method in methods],
