@@ -11,7 +11,7 @@ import pytest
 
 from hypersphere._reading import read_sealed, sealed_text
 from hypersphere.commands import _comparing, claims
-from hypersphere.reports.claims import claims_folder, claims_section, read_claims
+from hypersphere.reports.claims import claims_folder, claims_section, interval, read_claims
 from hypersphere.training.campaign import Ended
 from hypersphere.training.run.lock import FolderLock
 
@@ -104,6 +104,21 @@ def test_fewer_seeds_leave_a_shipped_record_as_it_is(tmp_path, seeds):
     old, new = before["methods"][0], after["methods"][0]
     assert {key: new[key] for key in old} == old
     assert not (tmp_path / "before").exists()
+
+
+def test_a_claim_without_its_seeds_says_how_many_there_are(bench, capsys):
+    record, _ = bench.run("--seeds", "2")
+    told = capsys.readouterr().err.splitlines()[-1]
+    shown = interval(record["comparisons"][0])
+    assert told == f"small: unfinished (2 of 5 seeds): margin against softmax {shown}"
+
+
+def test_a_tuned_value_may_be_written_as_1e_2(bench):
+    """YAML takes it for text."""
+    bench.claim = CLAIM.replace("[0.01, 0.05]", "[1e-2, 5e-2]")
+    record, _ = bench.run("--seeds", "1")
+    tried = [trial["values"] for trial in row(record, "margin")["tuning"]]
+    assert tried == [{"optimizer.lr": 0.01}, {"optimizer.lr": 0.05}]
 
 
 def test_fewer_seeds_and_a_stop_leave_every_run_of_the_file(bench):

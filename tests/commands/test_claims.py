@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -23,6 +24,8 @@ from hypersphere.reports.claims import (
     claims_folder,
     claims_section,
     claims_table,
+    interval,
+    mean_text,
     read_claims,
     terminal_table,
     verdict_counts,
@@ -143,7 +146,13 @@ def test_wrong_claims_are_refused(tmp_path):
 
 
 def test_the_command_line(capsys):
-    assert claims.main(["walk"]) == 2 and "takes `run`" in capsys.readouterr().err
+    assert claims.main(["walk"]) == 2 and "unknown claim 'walk'" in capsys.readouterr().err
+    for words in (["--result", "x"], ["run", "angles", "--result", "x"]):
+        assert claims.main(words) == 2 and "did you mean '--results'?" in capsys.readouterr().err
+    assert claims.main(["run", "angles", "--seed", "1"]) == 2
+    assert "did you mean '--seeds'?" in capsys.readouterr().err
+    assert claims.main(["run", "angles", "--seeds"]) == 2
+    assert "--seeds needs a value" in capsys.readouterr().err
     assert claims.main(["run", "--jobs", "no"]) == 2 and "--jobs" in capsys.readouterr().err
     assert claims.main(["--help"]) == 0 and "usage" in capsys.readouterr().out
     assert claims.main(["--results", "nowhere"]) == 1 and "nowhere" in capsys.readouterr().err
@@ -154,6 +163,63 @@ def test_the_command_line(capsys):
         first = record["comparisons"][0]
         (line,) = [line for line in lines if line.startswith(f"{record['name']} ")]
         assert first["verdict"] in line and f"{first['mean']:+.2f}"[:4] in line
+        there = len(first["values"]) + first["not_converged"]
+        seeds = str(there) if there == record["seeds"] else f"{there} of {record['seeds']}"
+        assert line.endswith(f"  {seeds}")
+
+
+def test_the_table_names_what_was_not_run(tmp_path, capsys):
+    shutil.copy(claims_folder() / "angles.json", tmp_path)
+    assert claims.main(["--results", str(tmp_path)]) == 0
+    told = " ".join(capsys.readouterr().out.partition("Claims without a record yet: ")[2].split())
+    assert told == ", ".join(name for name in claim_names() if name != "angles") + "."
+
+
+def test_single_claims_are_shown_with_all_their_comparisons(tmp_path, capsys):
+    names = ["open-set-depth", "angles"]
+    assert claims.main(names) == 0
+    text = capsys.readouterr().out
+    assert max(map(len, text.splitlines())) <= 80
+    words = " ".join(text.split())
+    for name in names:
+        record = next(r for r in RECORDS if r["name"] == name)
+        assert record["claim"] in words and record["found"] in words and record["command"] in words
+        for one in record["comparisons"]:
+            assert interval(one) in words and one["verdict"] in words
+    shutil.copy(claims_folder() / "angles.json", tmp_path)
+    assert claims.main(["angles", "margin", "--results", str(tmp_path)]) == 1
+    seen = capsys.readouterr()
+    assert "Angles alone" in seen.out and "margin has no record" in seen.err
+
+
+def test_a_damaged_file_hides_no_other(tmp_path, capsys):
+    shutil.copy(claims_folder() / "angles.json", tmp_path)
+    (tmp_path / "margin.json").write_text("{")
+    (tmp_path / "mhe.json").write_text('{"name": "mhe"}')
+    assert claims.main(["--results", str(tmp_path)]) == 1
+    seen = capsys.readouterr()
+    assert "Angles alone" in seen.out
+    assert "margin.json is damaged" in seen.err and "mhe.json is no result" in seen.err
+    assert seen.err.count("delete it or name another folder (--results)") == 2
+    words = ["run", "margin", "--results", str(tmp_path), "--folder", str(tmp_path / "runs")]
+    for text in ("{", '{"methods": [{"name": "softmax"}]}', '{"methods": 3}'):
+        (tmp_path / "margin.json").write_text(text)
+        assert claims.main(words) == 1
+        told = capsys.readouterr().err
+        assert "margin.json is damaged" in told and "delete it or name another folder" in told
+        assert (tmp_path / "margin.json").read_text() == text
+
+
+@pytest.mark.parametrize("flag", ["--results", "--folder"])
+def test_a_folder_that_cannot_be_made(tmp_path, capsys, flag):
+    (tmp_path / "file").write_text("")
+    places = {"--results": str(tmp_path / "results"), "--folder": str(tmp_path / "runs")}
+    places[flag] = str(tmp_path / "file" / "x")
+    words = [word for pair in places.items() for word in pair]
+    assert claims.main(["run", "angles", "--seeds", "1", *words]) == 2
+    told = capsys.readouterr().err
+    assert f"{flag} {places[flag]}" in told and "cannot be made (not a directory)" in told
+    assert "Errno" not in told
 
 
 def test_page_and_files_agree():
@@ -195,6 +261,25 @@ def test_a_picture_has_a_dot_per_seed():
     assert [len(line.get_xdata()) for line in dots] == [
         len(one["values"]) for one in record["comparisons"]
     ]
+
+
+def test_a_picture_of_several_metrics_names_each_beside_its_row():
+    for record in RECORDS:
+        axes = claim_dots(record).axes[0]
+        names = [one["metric"].replace("_", " ") for one in record["comparisons"]]
+        if len(set(names)) == 1:
+            assert names[0] in axes.get_xlabel()
+            continue
+        assert not any(name in axes.get_xlabel() for name in names)
+        for label, name in zip(axes.get_yticklabels(), names, strict=True):
+            assert name in label.get_text().replace("\n", " ")
+
+
+def test_means_have_two_digits_of_their_deviation():
+    assert mean_text([0.0411, 0.0431]) == "0.0421 ± 0.0014"
+    assert mean_text([-0.0011, -0.0014]) == "-0.00125 ± 0.00021"
+    assert mean_text([91.2, 92.9]) == "92.05 ± 1.20"
+    assert mean_text([0.5]) == "0.50" and mean_text([0.0, 0.0]) == "0.00 ± 0.00"
 
 
 def test_a_variant_may_change_a_later_one(tmp_path):

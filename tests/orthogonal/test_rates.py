@@ -67,6 +67,27 @@ def test_one_rate_for_all_maps_blocks_and_widths(name):
     assert 0.5 < low <= high < 2.0, ratios
 
 
+def moved(d, blocks, share, name, seed):
+    """How far a step moves the weight with Cayley's map, over plain training."""
+    found = []
+    for method in (None, "cayley"):
+        net, loss = problem(d, seed=seed)
+        if method is not None:
+            rotate(net, method, blocks=blocks, share_blocks=share, start="identity", side="weight")
+        before = net[0].weight.detach().clone()
+        decrease(net, loss, name, 1e-2 if name == "sgd" else 1e-5)
+        found.append((net[0].weight.detach() - before).norm().item())
+    return found[1] / found[0]
+
+
+@pytest.mark.parametrize(("name", "least", "most"), [("sgd", 1, 5), ("adam", 0.5, 3)])
+def test_fewer_directions_move_further_for_the_same_decrease(name, least, most):
+    """docs/orthogonal.md says so."""
+    for d, blocks in ((64, 1), (64, 4), (256, 1), (256, 16)):
+        assert all(least < moved(d, blocks, False, name, seed) < most for seed in range(3))
+    assert all(moved(64, 16, True, name, seed) > 10 for seed in range(3))
+
+
 def test_raw_rates_differ_by_the_constants_of_the_maps():
     found = [
         run(64, 1, method, "sgd", 1e-5, scale_rotations=False)
@@ -201,3 +222,19 @@ def test_resumed_runs_of_earlier_versions_keep_raw_rates():
     assert Config.from_dict(saved).optimizer.scale_rotations
     del saved["optimizer"]["scale_rotations"]
     assert not Config.from_dict(saved).optimizer.scale_rotations
+
+
+@pytest.mark.parametrize("name", ["lr", "weight_decay"])
+@pytest.mark.parametrize("value", [-1, -0.1, float("nan"), float("inf"), "a", True])
+def test_rates_and_decays_are_finite_numbers_from_zero_on(name, value):
+    layer = rotate(nn.Linear(8, 4), "cayley", skip=())
+    with pytest.raises(ValueError, match=f"{name} must be a number >= 0; got {value!r}"):
+        parameter_groups(layer, **{name: value})
+
+
+def test_rates_may_be_zero_or_tensors():
+    layer = rotate(nn.Linear(8, 4), "cayley", skip=())
+    assert all(g["lr"] == 0 for g in parameter_groups(layer, lr=0, weight_decay=0))
+    groups = parameter_groups(layer, lr=torch.tensor(0.1))
+    assert all(isinstance(g["lr"], torch.Tensor) for g in groups)
+    assert parameter_groups(layer, lr=None)[0].keys() == {"name", "params", "weight_decay"}

@@ -69,6 +69,9 @@ def read_arguments(argv: list[str]) -> Arguments:
             found.rest.append(flag)
     if not found.seeds:
         raise ConfigError("--seeds takes at least one whole number")
+    for number, seed in enumerate(found.seeds):
+        if seed in found.seeds[:number]:
+            raise ConfigError(f"--seeds names seed {seed} twice: a run counts once; leave one out")
     return found
 
 

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from hypersphere._terminal import duration
 from hypersphere.commands import _config
 from hypersphere.commands._compare_arguments import Arguments
 from hypersphere.commands._comparison import Method, better, metric_value, result_record, table
+from hypersphere.commands._metrics import refuse_metric, usual_metric
 from hypersphere.commands._recorded import is_recorded
+from hypersphere.commands._yaml import parse_list
 from hypersphere.registry import unknown_name
 from hypersphere.training.campaign import Ended, PlannedRun, run_all
 from hypersphere.training.config import Config
@@ -25,7 +25,7 @@ from hypersphere.training.own_parts import without_places
 from hypersphere.training.run.checkpoint import write_atomically
 from hypersphere.training.run.records import read_record, run_config
 
-__all__ = ["Comparison", "seeded"]
+__all__ = ["Comparison", "make_folder", "seeded"]
 
 # What two runs may differ in and still be the same run: where things are, and how many threads.
 _PLACES = {
@@ -52,6 +52,12 @@ class Comparison:
         for config in self.configs:
             _config.check(config)
         names = arguments.names or _labels(arguments.specs)
+        for number, name in enumerate(names):
+            if name in names[:number]:
+                raise _config.ConfigError(
+                    f"{arguments.specs[number]} is the second config with the name {name!r}: each "
+                    f"one stands once, and files of one name are in folders of different names"
+                )
         self.methods = [
             Method(name, spec, vars(config.dissertation))
             for name, spec, config in zip(names, arguments.specs, self.configs, strict=True)
@@ -60,7 +66,10 @@ class Comparison:
         self.known: dict[Path, Ended] = {}  # runs whose folders are elsewhere
         self.metric = arguments.metric or self._usual_metric()
         self.baseline = self._find_baseline()
-        pairs = zip(self.methods, self.configs, strict=True)
+        pairs = list(zip(self.methods, self.configs, strict=True))
+        for method, config in pairs:
+            for metric in self._metrics(method):
+                refuse_metric(metric, config, method.name)
         self.grids = [self._grid(method, config) for method, config in pairs]
         self.tuning_seconds = 0.0
         self.began, self.done, self.fresh = time.monotonic(), 0, 0
@@ -69,13 +78,15 @@ class Comparison:
 
     def run(self) -> None:
         """Train what is missing; the record is whole after every run."""
-        self.arguments.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.arguments.folder, "--folder")
         self._tune()
         runs: dict[Path, tuple[Method, int]] = {}
         planned = []
         # Seed by seed: an early stop leaves every method with the same seeds.
         for seed in self.arguments.seeds:
             for method, config in zip(self.methods, self.configs, strict=True):
+                if method.failed:
+                    continue
                 place = self.arguments.folder / f"{method.name}-seed{seed}"
                 run = self._plan(place, seeded(config, method.chosen, method.name, seed))
                 planned.append(dataclasses.replace(run, name=f"{method.name}, seed {seed}"))
@@ -123,6 +134,7 @@ class Comparison:
             self.tuning_seconds += how.seconds
             method.tuning.append({"values": values, "metric": metric, "value": value})
             self._say(run.name, metric, value, how)
+            self._write()
 
         run_all(planned, self.arguments.jobs, note, self.known)
         for method, grid in zip(self.methods, self.grids, strict=True):
@@ -131,13 +143,18 @@ class Comparison:
             if method.tuning and not found and self.arguments.divergence_counts:
                 method.chosen = grid[0]  # nothing works: the seeds will show that
             elif method.tuning and not found:
-                raise ValueError(f"no run of {method.name} converged in tuning: try other values")
+                method.failed = True
+                self.total -= len(self.arguments.seeds)
+                told = "no run converged in tuning, so no seed is trained; try other values"
+                print(f"{method.name}: {told}", file=sys.stderr, flush=True)
             if found:
                 sign = 1 if better(found[0]["metric"]) == "lower" else -1
                 method.chosen = min(found, key=lambda trial: sign * trial["value"])["values"]
         for method, grid in zip(self.methods, self.grids, strict=True):
             if len(grid) == 1:
                 method.chosen = grid[0]
+        if planned:
+            self._write()
 
     def _trial(self, config: Config, values: dict[str, Any], name: str) -> Config:
         """The config of a run that tries some values of the tuned settings."""
@@ -180,20 +197,33 @@ class Comparison:
         print(line, file=sys.stderr, flush=True)
 
     def _record(self) -> None:
+        """Called after every run that counts."""
+        self._write()
+
+    def _write(self) -> None:
+        """The table and comparison.json, of what has ended so far."""
         record = result_record(self.methods, self.metric, self.command, self.baseline)
         text = json.dumps(record, indent=1) + "\n"
         write_atomically(self.arguments.folder / "comparison.json", text)
         shown = table(self.methods, self.metric, self.baseline)
         write_atomically(self.arguments.folder / "comparison.txt", shown + "\n")
 
+    def _metrics(self, method: Method) -> list[str]:
+        """What is asked of the runs of a method."""
+        return [self.metric]
+
     def _usual_metric(self) -> str:
-        named = {config.dissertation.metric for config in self.configs} - {""}
-        if len(named) > 1:
+        pairs = zip(self.configs, self.methods, strict=True)
+        found = [usual_metric(config, method.name) for config, method in pairs]
+        metrics = sorted({metric for metric, _ in found})
+        if len(metrics) > 1:
             raise _config.ConfigError(
-                f"the configs have different metrics ({', '.join(sorted(named))}): choose one with "
+                f"the configs have different metrics ({', '.join(metrics)}): choose one with "
                 f"--metric"
             )
-        return named.pop() if named else "accuracy"
+        for said in [said for _, said in found if said][:1]:
+            print(f"hypersphere compare: {said}", file=sys.stderr, flush=True)
+        return metrics[0]
 
     def _tuning_metric(self, config: Config) -> str:
         if config.task == "graph":
@@ -222,11 +252,17 @@ class Comparison:
             name, colon, own = key.rpartition(":")
             if not equals or not values or not own:
                 raise _config.ConfigError(f"--tune takes KEY=V1,V2,...; got {text!r}")
-            exact = name in [other.name for other in self.methods]
-            known = [method.name] if exact else _config.split_spec(method.spec)[1]
+            names = [other.name for other in self.methods]
+            variants = {other.name: _config.split_spec(other.spec)[1] for other in self.methods}
+            known = [*names, *(v for own_ones in variants.values() for v in own_ones)]
             if colon and name not in known:
+                raise _config.ConfigError(
+                    f"--tune {text}: {unknown_name('config', name, dict.fromkeys(known))}"
+                )
+            concerned = [method.name] if name in names else variants[method.name]
+            if colon and name not in concerned:
                 continue
-            keys[own] = [yaml.safe_load(value) for value in values.split(",")]
+            keys[own] = parse_list(values)
         grid = [dict(zip(keys, v, strict=True)) for v in itertools.product(*keys.values())]
         for combination in grid:
             _with_values(config, combination, method.name)  # a wrong key or value is an error now
@@ -288,4 +324,25 @@ def _labels(specs: Sequence[str]) -> list[str]:
     short = ["-".join([path.stem, *variants]) for path, variants in paths]
     if len(set(short)) == len(short):
         return short
-    return [f"{path.parent.name}-{name}" for (path, _), name in zip(paths, short, strict=True)]
+    folders = [path.resolve().parent.name for path, _ in paths]
+    return [f"{folder}-{name}" for folder, name in zip(folders, short, strict=True)]
+
+
+def make_folder(folder: Path, flag: str) -> None:
+    """Make a folder that the command line names, unless it is there.
+
+    Args:
+        folder: the folder.
+        flag: the option that names it.
+
+    Raises:
+        ConfigError: if it cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise _config.ConfigError(
+            f"{flag} {folder}: the folder cannot be made ({reason.lower()}); name a place where "
+            f"you may write, with no file on its path"
+        ) from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -29,6 +30,7 @@ class Method:
         seconds: training time by seed.
         tuning: what was tried, with the values on the held-out samples.
         chosen: the settings that tuning has chosen.
+        failed: whether no run of tuning converged, so that no seed is trained.
     """
 
     name: str
@@ -39,6 +41,7 @@ class Method:
     seconds: dict[int, float] = field(default_factory=dict)
     tuning: list[dict[str, Any]] = field(default_factory=list)
     chosen: dict[str, Any] = field(default_factory=dict)
+    failed: bool = False
 
 
 def better(metric: str) -> Literal["lower", "higher"]:
@@ -112,39 +115,81 @@ def difference(method: Method, baseline: Method, metric: str) -> dict[str, Any] 
     return {"mean": found.mean, "low": low, "high": high, "pairs": found.pairs, "verdict": judged}
 
 
-def table(methods: Sequence[Method], metric: str, baseline: Method | None = None) -> str:
+def table(
+    methods: Sequence[Method], metric: str, baseline: Method | None = None, width: int | None = None
+) -> str:
     """Name, last and best value, the dissertation's number if it has one, difference to the
-    baseline.
+    baseline, and the tuned settings.
+
+    Args:
+        methods: the rows.
+        metric: of the columns.
+        baseline: the row that the others are compared with. Default: none.
+        width: columns of the terminal. A table that is wider gets short heads above a line that
+            says what they mean, then one decimal less, then no column of best values.
+
+    Returns:
+        The lines.
     """
-    scale, digits = (100.0, 2) if is_share(metric) else (1.0, 4)
-    unit = " (%)" if is_share(metric) else ""
-    header = ["config", f"last {metric}{unit}", f"best {metric}{unit}"]
-    numbers = [printed(method.recipe, metric) for method in methods]
-    quotes = any(number is not None for number in numbers)  # an empty column would only take room
-    header += ["dissertation"] if quotes else []
-    lines = []
-    for method, quoted in zip(methods, numbers, strict=True):
-        line = [
-            method.name,
-            *(spread(list(v.values()), metric) for v in (method.last, method.best)),
+    digits = 2 if is_share(metric) else 4
+    unit = f"{metric}{' (%)' if is_share(metric) else ''}"
+    shown = _columns(methods, metric, baseline, digits, (f"last {unit}", f"best {unit}"))
+    title = f"{unit}, mean +- deviation"
+    title += "" if baseline is None else f"; differences: to {baseline.name}, 95 % interval"
+    if width is None or _width(shown) <= width:
+        return shown
+    for fewer, heads in ((0, ("last", "best")), (1, ("last", "best")), (1, ("last",))):
+        shown = _columns(methods, metric, baseline, digits - fewer, heads)
+        if _width(shown) <= width:
+            break
+    return "\n".join([*textwrap.wrap(title, width, break_on_hyphens=False), shown])
+
+
+def _width(text: str) -> int:
+    return max(map(len, text.splitlines()))
+
+
+def _columns(
+    methods: Sequence[Method],
+    metric: str,
+    baseline: Method | None,
+    digits: int,
+    heads: tuple[str, ...],
+) -> str:
+    """The table with so many decimals and these heads of the last and best values."""
+    columns: dict[str, list[str]] = {
+        "config": [method.name for method in methods],
+        heads[0]: [_last_text(method, metric, digits) for method in methods],
+    }
+    if len(heads) > 1:
+        columns[heads[1]] = [
+            spread([v for v in method.best.values() if v is not None], metric, digits)
+            for method in methods
         ]
-        if quotes:
-            line.append("" if quoted is None else f"{quoted:g}")
-        if baseline is not None:
-            line.append(_difference_text(difference(method, baseline, metric), scale, digits))
-        lines.append(line)
+    numbers = [printed(method.recipe, metric) for method in methods]
+    if any(number is not None for number in numbers):  # an empty column would only take room
+        head = "dissertation" if " " in heads[0] else "text"
+        columns[head] = ["" if number is None else f"{number:g}" for number in numbers]
     if baseline is not None:
-        header.append(f"against {baseline.name}")
-    return format_table(lines, header=header)
+        head = f"against {baseline.name}" if " " in heads[0] else "difference"
+        columns[head] = [_against(method, baseline, metric, digits) for method in methods]
+    keys = dict.fromkeys(key for m in methods for t in m.tuning for key in t["values"])
+    keys |= dict.fromkeys(key for method in methods for key in method.chosen)
+    names = [key.rpartition(".")[2] for key in keys]
+    for key, name in zip(keys, names, strict=True):
+        values = [_short(method.chosen.get(key, "-")) for method in methods]
+        columns[name if names.count(name) == 1 else key] = values
+    return format_table(list(zip(*columns.values(), strict=True)), header=list(columns))
 
 
-def spread(values: Sequence[float | None], metric: str) -> str:
+def spread(values: Sequence[float | None], metric: str, digits: int | None = None) -> str:
     """'97.31 +- 0.12': mean and sample deviation of what converged, in percent for shares.
 
     >>> spread([0.9731, 0.9743, None], "accuracy")
     '97.37 +- 0.08, 1 not converged'
     """
-    scale, digits = (100.0, 2) if is_share(metric) else (1.0, 4)
+    scale, usual = (100.0, 2) if is_share(metric) else (1.0, 4)
+    digits = usual if digits is None else digits
     found = [scale * v for v in values if v is not None]
     lost = len(values) - len(found)
     if not found:
@@ -154,14 +199,30 @@ def spread(values: Sequence[float | None], metric: str) -> str:
     return f"{text}, {lost} not converged" if lost else text
 
 
-def _difference_text(found: dict[str, Any] | None, scale: float, digits: int) -> str:
-    if found is None:
+def _last_text(method: Method, metric: str, digits: int) -> str:
+    if method.failed:
+        return "not converged (tuning)"
+    return spread(list(method.last.values()), metric, digits)
+
+
+def _against(method: Method, baseline: Method, metric: str, digits: int) -> str:
+    """The difference of a row to the baseline; why there is none, if runs diverged."""
+    if method is baseline:
         return ""
+    found = difference(method, baseline, metric)
+    if found is None:
+        lost = any(m.failed or None in m.last.values() for m in (method, baseline))
+        return "not converged" if lost else "-"
+    scale = 100.0 if is_share(metric) else 1.0
     mean = f"{scale * found['mean']:+.{digits}f}"
     if found["low"] is None:
         return mean
     low, high = (f"{scale * found[k]:+.{digits}f}" for k in ("low", "high"))
     return f"{mean} [{low}, {high}] {found['verdict']}"
+
+
+def _short(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def result_record(
@@ -195,6 +256,7 @@ def result_record(
         }
         if method.tuning:
             row.update(tuning=method.tuning, chosen=method.chosen)
+            row["tuning_failed"] = method.failed
         if baseline is not None:
             row["difference"] = difference(method, baseline, metric)
         rows.append(row)

@@ -20,9 +20,10 @@ from hypersphere.commands._comparison import is_share
 from hypersphere.training.campaign import Ended
 from hypersphere.training.run.checkpoint import write_atomically
 
-__all__ = ["as_recorded", "earlier_record", "has_own", "is_recorded", "keep_aside"]
+__all__ = ["ADVICE", "as_recorded", "earlier_record", "has_own", "is_recorded", "keep_aside"]
 __all__ += ["kept_numbers", "recorded_trials", "recorded_values", "stored"]
 
+ADVICE = "delete it or name another folder (--results); `claims run` then repeats its runs"
 NOT_CONVERGED = "it is recorded as not converged"
 
 
@@ -63,7 +64,10 @@ def earlier_record(path: Path) -> dict[str, Any]:
     Raises:
         ValueError: if the file is damaged; it is not overwritten.
     """
-    return read_sealed(path) if path.exists() else {}
+    try:
+        return read_sealed(path) if path.exists() else {}
+    except ValueError as error:
+        raise ValueError(f"{error}; {ADVICE}") from None
 
 
 def recorded_trials(

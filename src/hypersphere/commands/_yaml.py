@@ -7,18 +7,20 @@ values are text, numbers, true, false and null.
 
 from __future__ import annotations
 
+import re
 import stat
 from pathlib import Path
 from typing import Any
 
 from hypersphere._optional import require
 
-__all__ = ["ConfigError", "parse_yaml", "read_yaml"]
+__all__ = ["ConfigError", "parse_list", "parse_yaml", "read_yaml"]
 
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 50
 MAX_VALUES = 100_000  # after every alias is replaced by what it stands for
 PLAIN = ("str", "int", "float", "bool", "null", "seq", "map", "merge", "value")
+NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
 WORDS = {"timestamp": "a date", "binary": "binary data", "set": "a set"}
 
 
@@ -77,6 +79,38 @@ def parse_yaml(text: str, path: Path) -> dict[str, Any]:
             f"{path} must hold sections (data, model, ...); got {type(content).__name__}"
         )
     return content
+
+
+def parse_list(text: str) -> list[Any]:
+    """The values of a comma-separated list on the command line.
+
+    Args:
+        text: the list, such as "1e-3,0.1" or "[8, 8],[16, 16]".
+
+    Returns:
+        Its values, as a config file has them; 1e-3 is a number, which in YAML 1.1 it is not.
+
+    Raises:
+        ConfigError: if it is no such list.
+
+    >>> parse_list("1e-3,2,cosine")
+    [0.001, 2, 'cosine']
+    """
+    yaml = require("yaml", extra="train")
+    try:
+        values = yaml.safe_load(f"[{text}]")
+    except (yaml.YAMLError, ValueError) as error:
+        raise ConfigError(f"{text!r} is no list of values: {_one_line(error)}") from None
+    return [_number(value) for value in values]
+
+
+def _number(value: Any) -> Any:
+    """Numbers of all notations as numbers."""
+    if isinstance(value, list):
+        return [_number(item) for item in value]
+    if isinstance(value, str) and NUMBER.fullmatch(value):
+        return float(value)
+    return value
 
 
 def _read_text(path: Path) -> str:

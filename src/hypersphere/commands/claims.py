@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,10 +22,11 @@ from hypersphere.commands._claims import (
     value_of,
 )
 from hypersphere.commands._compare_arguments import Arguments
-from hypersphere.commands._comparing import Comparison, seeded
+from hypersphere.commands._comparing import Comparison, make_folder, seeded
 from hypersphere.commands._comparison import Method
 from hypersphere.commands._origin import merged, origin, run_origin
 from hypersphere.commands._recorded import (
+    ADVICE,
     as_recorded,
     earlier_record,
     has_own,
@@ -34,7 +37,15 @@ from hypersphere.commands._recorded import (
     recorded_values,
 )
 from hypersphere.commands._yaml import ConfigError
-from hypersphere.reports.claims import claims_folder, read_claims, terminal_table
+from hypersphere.registry import unknown_name
+from hypersphere.reports.claims import (
+    claims_folder,
+    interval,
+    readable_claims,
+    seeds_text,
+    terminal_claim,
+    terminal_table,
+)
 from hypersphere.training.campaign import Ended, PlannedRun
 from hypersphere.training.config import Config
 from hypersphere.training.interrupt import Interrupted
@@ -42,16 +53,17 @@ from hypersphere.training.run.checkpoint import RunError, write_atomically
 from hypersphere.training.run.folder import describe_run
 from hypersphere.training.run.lock import FolderLock
 
-USAGE = """usage: hypersphere claims [--results FOLDER]
+USAGE = """usage: hypersphere claims [NAME ...] [--results FOLDER]
        hypersphere claims run [NAME ...] [--jobs N] [--folder FOLDER]
                               [--results FOLDER] [--seeds N]
 
 Which claims of the dissertation hold, at a scale that two cores can carry:
-without further words, the verdicts of the tests that were run. `run` trains
-what is missing of the named claims (default: all, cheap ones first), with one
-thread for each run. It can be stopped at any moment; the same command goes on,
-also on another machine: what NAME.json holds is not trained again. A NAME.json
-of other settings is kept as before/NAME.json.
+without further words, the verdicts of the tests that were run; with names, all
+comparisons of these claims, and what was found. `run` trains what is missing
+of the named claims (default: all, cheap ones first), with one thread for each
+run. It can be stopped at any moment; the same command goes on, also on another
+machine: what NAME.json holds is not trained again. A NAME.json of other
+settings is kept as before/NAME.json.
 A claim is a file in recipes/claims: methods, tuning, seeds and comparisons.
 
   --jobs N           runs at a time (default: 1)
@@ -69,16 +81,7 @@ def main(argv: Sequence[str]) -> int:
         print(USAGE)
         return 0
     try:
-        if words[:1] == ["run"]:
-            return _run(words[1:])
-        folder = claims_folder()
-        if words[:1] == ["--results"] and len(words) == 2:
-            folder, words = Path(words[1]), []
-        if words:
-            raise ConfigError(f"`hypersphere claims` takes `run` or --results; got {words[0]!r}")
-        records = read_claims(folder)
-        if not records:
-            raise ValueError(f"{folder} has no results of claims: hypersphere claims run")
+        return _run(words[1:]) if words[:1] == ["run"] else _show(words)
     except ConfigError as error:
         complain("claims", error)
         return 2
@@ -90,22 +93,59 @@ def main(argv: Sequence[str]) -> int:
     except (RunError, ValueError, OSError) as error:
         complain("claims", error)
         return 1
-    print(terminal_table(records))
-    return 0
+
+
+def _show(words: list[str]) -> int:
+    """Print the table, or single claims; 1 if a file cannot be read or a claim has no record."""
+    options, names = _split(words, {"--results": str(claims_folder())}, "claims")
+    folder = Path(options["--results"])
+    records, problems = readable_claims(folder)
+    for problem in problems:
+        complain("claims", f"{problem}; {ADVICE}")
+    by_name = {record["name"]: record for record in records}
+    missing = [name for name in claim_names() if name not in by_name]
+    for name in names:
+        if name not in by_name and name not in missing:
+            raise ConfigError(str(unknown_name("claim", name, sorted([*by_name, *missing]))))
+    if not records:
+        raise ValueError(f"{folder} has no results of claims: hypersphere claims run")
+    shown = [by_name[name] for name in names if name in by_name]
+    if shown:
+        print("\n\n\n".join(map(terminal_claim, shown)))
+    for name in names:
+        if name not in by_name:
+            complain("claims", f"{name} has no record in {folder}: hypersphere claims run {name}")
+    if not names:
+        print(terminal_table(records))
+        if missing:
+            told = f"Claims without a record yet: {', '.join(missing)}."
+            print(textwrap.fill(told, 80, break_on_hyphens=False))
+    return int(bool(problems) or len(shown) < len(names))
+
+
+def _split(
+    words: list[str], options: dict[str, str], command: str
+) -> tuple[dict[str, str], list[str]]:
+    """(options with their values, names of claims)."""
+    found, names = dict(options), []
+    while words:
+        word = words.pop(0)
+        if word not in options and word.startswith("--"):
+            unknown = unknown_name(f"option of `hypersphere {command}`", word, options)
+            raise ConfigError(str(unknown))
+        if word not in options:
+            names.append(word)
+        elif not words or words[0].startswith("--"):
+            raise ConfigError(f"{word} needs a value")
+        else:
+            found[word] = words.pop(0)
+    return found, names
 
 
 def _run(words: list[str]) -> int:
     options = {"--jobs": "1", "--folder": "runs/claims", "--results": "results/claims"}
     options["--seeds"] = ""
-    names = []
-    while words:
-        word = words.pop(0)
-        if word in options and words:
-            options[word] = words.pop(0)
-        elif word.startswith("--"):
-            raise ConfigError(f"`hypersphere claims run` takes {', '.join(options)}; got {word!r}")
-        else:
-            names.append(word)
+    options, names = _split(words, options, "claims run")
     for flag in ("--jobs", "--seeds"):
         if options[flag] and not (options[flag].isdigit() and int(options[flag]) > 0):
             raise ConfigError(f"{flag} takes a whole number from 1 on; got {options[flag]!r}")
@@ -114,7 +154,7 @@ def _run(words: list[str]) -> int:
     for claim in sorted(claims, key=lambda claim: claim.minutes):
         print(f"{claim.name}: {claim.claim}", file=sys.stderr, flush=True)
         results, file = Path(options["--results"]), f"{claim.name}.json"
-        results.mkdir(parents=True, exist_ok=True)
+        make_folder(results, "--results")
         # Two that read the file before either writes it would lose the runs of one.
         with FolderLock(results, "name another folder (--results)", file):
             test = ClaimTest(
@@ -125,8 +165,11 @@ def _run(words: list[str]) -> int:
                 seeds=int(options["--seeds"] or claim.seeds),
             )
             test.run()
-            main_one = test.record()["comparisons"][0]
-        print(f"{claim.name}: {main_one['verdict']}", file=sys.stderr, flush=True)
+            record = test.record()
+        first = record["comparisons"][0]
+        seeds = seeds_text(record, first)
+        told = f"{first['verdict']} ({seeds} seeds): {first['label']} {interval(first)}"
+        print(f"{claim.name}: {told}", file=sys.stderr, flush=True)
     return 0
 
 
@@ -137,7 +180,8 @@ class ClaimTest(Comparison):
         self, claim: Claim, folder: Path, result: Path, jobs: int = 1, seeds: int = 5
     ) -> None:
         self.claim, self.result = claim, result
-        tune = [f"{key}={','.join(map(str, values))}" for key, values in claim.tune.items()]
+        # Text that YAML 1.1 takes for no number (1e-3) is read as one, as on the command line.
+        tune = [f"{key}={json.dumps(list(v))[1:-1]}" for key, v in claim.tune.items()]
         methods = claim.methods.values()
         arguments = Arguments(
             specs=[method.recipe for method in methods],
@@ -161,6 +205,15 @@ class ClaimTest(Comparison):
         self._reuse(self.file)
 
     def _reuse(self, record: dict[str, Any]) -> None:
+        try:
+            self._reuse_runs(record)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(
+                f"{self.result} is damaged: it has no runs of a claim as they are recorded "
+                f"({type(error).__name__}: {error}); {ADVICE}"
+            ) from None
+
+    def _reuse_runs(self, record: dict[str, Any]) -> None:
         """Know the runs of an earlier record that had the settings of today."""
         rows = {row["name"]: row for row in record.get("methods", [])}
         trials = sum(len(row["tuning"]) for row in rows.values())

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from hypersphere._terminal import begin, complain
+from hypersphere._terminal import begin, columns_of, complain
 from hypersphere.commands._compare_arguments import read_arguments
 from hypersphere.commands._yaml import ConfigError
 from hypersphere.commands.plugins import import_plugin, split_plugins
@@ -17,15 +17,17 @@ USAGE = """usage: hypersphere compare CONFIG.yaml[:VARIANT,...] ... [--seeds 0 1
 
 Trains every config with every seed (runs that are complete are not repeated)
 and prints mean +- deviation of the last and the best test value; a run that
-diverges counts as not converged. Table and comparison.json are written after
-every run, so it can be stopped at any moment; the same command goes on.
+diverges counts as not converged. Table (comparison.txt) and comparison.json
+are written after every run, those of tuning too, so it can be stopped at any
+moment; the same command goes on.
 Further options apply to all configs.
 
   --seeds N ...         seeds (default: 0 1 2)
   --folder FOLDER       where the runs go (default: runs/compare)
   --metric NAME         of the test: accuracy, error, top5_error, loss, ..., or
                         of unseen classes: verification_accuracy,
-                        verification_eer (default: that of the recipes)
+                        verification_eer (default: that of the recipes, or what
+                        their task has in its place)
   --jobs N              runs at a time, with one thread each (default: 1)
   --baseline NAME       a row of the table, or the variant or file that makes
                         it: differences to it over the same seeds, with 95 %
@@ -75,7 +77,8 @@ def main(argv: Sequence[str]) -> int:
     except (RunError, ValueError, OSError) as error:
         complain("compare", error)
         return 1
-    print(table(comparison.methods, comparison.metric, comparison.baseline))
+    width = columns_of(sys.stdout) if sys.stdout.isatty() else 80
+    print(table(comparison.methods, comparison.metric, comparison.baseline, width))
     print(f"\nruns and comparison.json are in {arguments.folder}; side by side as a page:")
     print(f"  hypersphere report {shlex.quote(str(arguments.folder))}/*-seed*/")
     return 0

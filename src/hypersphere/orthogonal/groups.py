@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from torch import nn
 
+from ..ranges import Range, check
 from .rates import OptimizerKind, RateScale, check_optimizer, rate_scales
 from .rotation import rotations
 
@@ -47,6 +48,10 @@ def parameter_groups(
         Groups for an optimizer, each with "name", "params" and "weight_decay", and with "lr" if it
         was given; empty ones are left out.
 
+    Raises:
+        ValueError: if `lr` or `weight_decay` is no finite number from 0 on, or the optimizer is
+            unknown.
+
     >>> from hypersphere.orthogonal import rotate
     >>> model = nn.Sequential(rotate(nn.Linear(4, 4), "ogd"), nn.Linear(4, 2))
     >>> [(g["name"], g["weight_decay"], len(g["params"])) for g in parameter_groups(model)]
@@ -56,6 +61,9 @@ def parameter_groups(
     ['rotations', 'decayed']
     """
     check_optimizer(optimizer)
+    for name, value in (("lr", 0.0 if lr is None else lr), ("weight_decay", weight_decay)):
+        number = value.item() if hasattr(value, "item") else value  # of a tensor or an array
+        check(name, number, float, Range(ge=0))
     scales: dict[int, RateScale] = {}
     if lr is not None and scale_rotations:
         scales = rate_scales(model, optimizer)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -11,7 +13,7 @@ from typing import Any
 from .._reading import read_sealed
 
 __all__ = ["claims_folder", "claims_section", "claims_table", "read_claims", "verdict_counts"]
-__all__ += ["terminal_table"]
+__all__ += ["readable_claims", "terminal_claim", "terminal_table"]
 
 VERDICTS = ("holds", "open", "reversed", "unfinished")
 WIDTH = 80
@@ -36,13 +38,31 @@ def read_claims(folder: Path) -> list[dict[str, Any]]:
     Raises:
         ValueError: if a file is no record of a claim.
     """
-    records = []
+    records, problems = readable_claims(folder)
+    if problems:
+        raise ValueError(problems[0])
+    return records
+
+
+def readable_claims(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
+    """The records of a folder that can be shown, and what is wrong with the others.
+
+    Args:
+        folder: with a NAME.json for each claim.
+
+    Returns:
+        The records in the order of the dissertation, and a sentence for each file that is none.
+    """
+    records, problems = [], []
     for path in sorted(folder.glob("*.json")):
-        record = read_sealed(path)
-        if problem := _problem(record):
-            raise ValueError(f"{path} is no result of a claim: {problem}")
-        records.append(record)
-    return sorted(records, key=lambda record: _place(record["source"]))
+        try:
+            record = read_sealed(path)
+            if problem := _problem(record):
+                raise ValueError(f"{path} is no result of a claim: {problem}")
+            records.append(record)
+        except (OSError, ValueError) as error:
+            problems.append(str(error))
+    return sorted(records, key=lambda record: _place(record["source"])), problems
 
 
 def _problem(record: Mapping[str, Any]) -> str:
@@ -58,6 +78,9 @@ def _problem(record: Mapping[str, Any]) -> str:
         numbers = [one.get(key, "none") for key in ("mean", "low", "high", "text")]
         if not all(n is None or type(n) in (int, float) for n in numbers):
             return f"expected numbers as mean, low, high and text, got {str(numbers)[:60]}"
+        lost = one.get("not_converged")
+        if not isinstance(one.get("values"), dict) or type(lost) is not int:
+            return "expected comparisons with values by seed and a number not_converged"
     return ""
 
 
@@ -98,22 +121,51 @@ def terminal_table(records: Sequence[Mapping[str, Any]]) -> str:
     Returns:
         The text.
     """
-    lines = [f"{'claim':<30}{'verdict':<11}{'difference [95 % interval]':<28}{'text':>7}"]
-    lines.append("-" * (WIDTH - 4))
+    lines = [_row("claim", "verdict", "difference [95 % interval]", "text", "seeds")]
+    lines.append("-" * (WIDTH - 1))
     for record in records:
         first = record["comparisons"][0]
-        text = "" if first["text"] is None else f"{first['text']:+.4g}"
-        shown = interval(first)
-        lines.append(f"{record['name']:<30}{first['verdict']:<11}{shown:<28}{text:>7}")
+        lines.append(_row(record["name"], *_cells(record, first)))
         sentence = f"{record['claim']} ({record['source']})"
         lines += textwrap.wrap(sentence, WIDTH - 2, initial_indent="  ", subsequent_indent="  ")
     counts = ", ".join(f"{n} {name}" for name, n in verdict_counts(records).items() if n)
     told = (
         f"{len(records)} claims: {counts}. Differences are in percentage points where the metric "
-        "is a share. `hypersphere claims run NAME` repeats one; docs/results.md has all."
+        "is a share. `hypersphere claims NAME` shows one with all its comparisons, `hypersphere "
+        "claims run NAME` repeats it; docs/results.md has all."
     )
     lines += ["", *textwrap.wrap(told, WIDTH)]
     return "\n".join(lines)
+
+
+def terminal_claim(record: Mapping[str, Any]) -> str:
+    """One claim at 80 columns: its sentence, all comparisons, what was found, the command.
+
+    Args:
+        record: one of `read_claims`.
+
+    Returns:
+        The text.
+    """
+    lines = [record["name"], *textwrap.wrap(f"{record['claim']} ({record['source']})", WIDTH), ""]
+    lines.append(_row("compared", "verdict", "difference [95 % interval]", "text", "seeds"))
+    lines.append("-" * (WIDTH - 1))
+    for one in record["comparisons"]:
+        *above, last = textwrap.wrap(f"{one['label']}, {one['metric'].replace('_', ' ')}", 26)
+        lines += [*above, _row(last, *_cells(record, one))]
+    for text in (record.get("protocol"), record.get("found")):
+        lines += ["", *textwrap.wrap(text, WIDTH)] if text else []
+    return "\n".join([*lines, "", record["command"]])
+
+
+def _row(name: str, verdict: str, difference: str, text: str, seeds: str) -> str:
+    return f"{name:<26} {verdict:<10} {difference:<26} {text:>6}  {seeds}"
+
+
+def _cells(record: Mapping[str, Any], one: Mapping[str, Any]) -> tuple[str, str, str, str]:
+    """Verdict, difference, the text's and the seeds of a comparison."""
+    text = "" if one["text"] is None else f"{one['text']:+.4g}"
+    return one["verdict"], interval(one), text, seeds_text(record, one)
 
 
 def interval(comparison: Mapping[str, Any]) -> str:
@@ -155,7 +207,7 @@ def claims_table(records: Sequence[Mapping[str, Any]]) -> str:
             interval(first),
             f"**{first['verdict']}**",
             "" if share is None else f"{100 * share:.0f} %",
-            _seeds(record, first),
+            seeds_text(record, first),
             f"{record['minutes']:.0f}",
         ]
         lines.append("| " + " | ".join(cells) + " |")
@@ -164,7 +216,12 @@ def claims_table(records: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join([*lines, "", f"{len(records)} claims: {told}."])
 
 
-def _seeds(record: Mapping[str, Any], comparison: Mapping[str, Any]) -> str:
+def seeds_text(record: Mapping[str, Any], comparison: Mapping[str, Any]) -> str:
+    """'10', or '6 of 10' where seeds are missing.
+
+    >>> seeds_text({"seeds": 10}, {"values": {"0": 1.0, "1": 2.0}, "not_converged": 0})
+    '2 of 10'
+    """
     there = len(comparison["values"]) + comparison["not_converged"]
     return f"{there}" if there == record["seeds"] else f"{there} of {record['seeds']}"
 
@@ -201,22 +258,36 @@ def _comparison_lines(record: Mapping[str, Any]) -> str:
     for one in record["comparisons"]:
         text = "" if one["text"] is None else f"{one['text']:+.4g}"
         name = one["metric"].replace("_", " ")
-        cells = (one["label"], name, text, interval(one), one["verdict"], _seeds(record, one))
+        cells = (one["label"], name, text, interval(one), one["verdict"], seeds_text(record, one))
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
 def _method_lines(record: Mapping[str, Any]) -> str:
-    import statistics
-
     lines = ["| method | metric | ours | chosen |", "|---|---|---|---|"]
     for row in record["methods"]:
-        chosen = ", ".join(f"{key} {value:g}" for key, value in row["chosen"].items())
+        chosen = ", ".join(f"{key} {_setting(value)}" for key, value in row["chosen"].items())
         for metric, values in row["values"].items():
             found = [v for v in values.values() if v is not None]
             lost = len(values) - len(found)
-            spread = f" ± {statistics.stdev(found):.2f}" if len(found) > 1 else ""
-            mean = f"{statistics.fmean(found):.2f}{spread}" if found else "-"
+            mean = mean_text(found) if found else "-"
             mean += f", {lost} not converged" if lost else ""
             lines.append(f"| {row['name']} | {metric.replace('_', ' ')} | {mean} | {chosen} |")
     return "\n".join(lines)
+
+
+def _setting(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def mean_text(values: Sequence[float]) -> str:
+    """Mean and deviation: two decimals, or more for two digits of the deviation.
+
+    >>> mean_text([91.2, 92.9]), mean_text([0.0411, 0.0431]), mean_text([0.5])
+    ('92.05 ± 1.20', '0.0421 ± 0.0014', '0.50')
+    """
+    mean = statistics.fmean(values)
+    deviation = statistics.stdev(values) if len(values) > 1 else 0.0
+    size = deviation or abs(mean)
+    digits = min(8, max(2, 1 - math.floor(math.log10(size)))) if size else 2
+    return f"{mean:.{digits}f}" + (f" ± {deviation:.{digits}f}" if len(values) > 1 else "")

@@ -78,11 +78,13 @@ def mean_and_deviation(values: list[float]) -> str:
     """Mean and standard deviation as text.
 
     Args:
-        values: one per seed.
+        values: one per seed that converged.
 
     Returns:
         "mean ± deviation (n seeds)", or the mean alone for one seed.
     """
+    if not values:
+        return "not converged"
     mean = sum(values) / len(values)
     if len(values) == 1:
         return f"{mean:.2f}"

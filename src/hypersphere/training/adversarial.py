@@ -58,6 +58,8 @@ class AttackedTest:
         steps: steps of BIM. Default: 20.
     """
 
+    measures = ("fgsm_accuracy", "bim_accuracy")  # of `summarize`
+
     def __init__(self, eps: float = 8.0, samples: int = 1000, steps: int = 20) -> None:
         if samples < 1:
             raise ValueError(f"attacked_test.samples must be at least 1; got {samples}")

@@ -84,6 +84,8 @@ class Monitor:
         angles: measure the angles between neurons, too. Default: True.
     """
 
+    measures = ("energy", "energy_change", "hidden_energy_change")  # of `summarize`
+
     def __init__(
         self, every: int = 200, s: float = 2.0, half_space: bool = False, angles: bool = True
     ) -> None:

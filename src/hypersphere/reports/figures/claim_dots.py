@@ -40,12 +40,18 @@ def claim_dots(record: Mapping[str, Any]) -> Figure:
             if one["text"] is not None:
                 axes.plot([one["text"]], [y], "D", color="black", markersize=4, fillstyle="none")
         axes.axvline(0, color="black", linewidth=0.8)
-        labels = ["\n".join(textwrap.wrap(one["label"], 32)) for one in comparisons]
+        metrics = [one["metric"].replace("_", " ") for one in comparisons]
+        several = len(set(metrics)) > 1  # then each row names its own
+        rows = [
+            f"{one['label']}, {name}" if several else one["label"]
+            for one, name in zip(comparisons, metrics, strict=True)
+        ]
+        labels = ["\n".join(textwrap.wrap(row, 32)) for row in rows]
         axes.set_yticks([-n for n in range(len(comparisons))], labels)
         axes.set_ylim(-len(comparisons) + 0.5, 0.5)
         axes.grid(axis="y", visible=False)
         sides = {one["claimed"] for one in comparisons}
-        label = f"difference in {comparisons[0]['metric'].replace('_', ' ')}"
+        label = "difference" if several else f"difference in {metrics[0]}"
         label += f" (claimed: {sides.pop()})" if len(sides) == 1 else ""
         label += (
             "; diamond: the text's" if any(one["text"] is not None for one in comparisons) else ""

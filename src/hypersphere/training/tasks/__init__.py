@@ -15,6 +15,8 @@ batches(), measure(batch, outputs), test(), state_dict(), load_state_dict(state)
     gives_labels                  True if its batches are (samples, labels), which some hooks need
     labeled                      the `Loaders` of a classifier: features of its test part and
                                   verification follow training
+    metrics(config)               classmethod: the names of what test() gives, the main one first;
+                                  `hypersphere compare` then refuses others before training
     conclude(run, record, say)    called once after training; returns entries of summary.json
 
 Everything else is the same for all tasks and done once, in `prepare.py`.

@@ -178,6 +178,18 @@ class Classification:
         found = {"loss": loss / count, "accuracy": correct / count, "error": 1 - correct / count}
         return {**found, "top5_error": 1 - among / count} if several else found
 
+    @classmethod
+    def metrics(cls, config: Config) -> tuple[str, ...]:
+        """The names of what a test gives.
+
+        Args:
+            config: of the run.
+
+        Returns:
+            The main one first. More than five classes have a top-5 error.
+        """
+        return ("accuracy", "error", "loss", "top5_error")
+
     def state_dict(self) -> dict[str, Any]:
         """The place in the data.
 

@@ -37,6 +37,11 @@ class FewShot(Classification):
         result = self._evaluate(part, "nearest_mean", 100)
         return {"accuracy": result.accuracy, "error": 1 - result.accuracy}
 
+    @classmethod
+    def metrics(cls, config: Config) -> tuple[str, ...]:
+        methods = (f"{method}_accuracy" for method in config.few_shot.methods)
+        return ("accuracy", "error", *methods)
+
     def conclude(self, run: Any, record: RunFolder, say: Any) -> dict[str, Any]:
         assert self.labeled is not None
         found = {}

@@ -181,6 +181,12 @@ class Gan:
         # Each process has measured its own share of the test part; all go on with the same values.
         return self.fabric.broadcast(found) if self.fabric.world_size > 1 else found
 
+    @classmethod
+    def metrics(cls, config: Config) -> tuple[str, ...]:
+        """The names of what a test gives, the main one first."""
+        scored = ("inception", "frechet") if config.gan.scorer is not None else ()
+        return (*scored, "generated", "real", "order")
+
     def conclude(self, run: Any, record: RunFolder, say: Any) -> dict[str, Any]:
         """Keep 64 generated pictures as samples.npy, (64, C, H, W) uint8."""
         pictures = ((self.generate(64).clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8)

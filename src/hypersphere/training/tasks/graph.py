@@ -105,6 +105,11 @@ class NodeClassification:
             found[f"{name}accuracy"] = float(right[nodes].mean())
         return found
 
+    @classmethod
+    def metrics(cls, config: Config) -> tuple[str, ...]:
+        """The names of what a test gives, the main one first."""
+        return ("accuracy", "loss", "validation_accuracy", "validation_loss")
+
     def state_dict(self) -> dict[str, Any]:
         return {}
 

@@ -97,6 +97,11 @@ class Reconstruction:
         product, angle, norm = (totals[:3] / totals[3]).tolist()
         return {"loss": product, "angle_loss": angle, "norm_loss": norm}
 
+    @classmethod
+    def metrics(cls, config: Config) -> tuple[str, ...]:
+        """The names of what a test gives, the main one first."""
+        return ("loss", "angle_loss", "norm_loss")
+
     @torch.no_grad()
     def conclude(self, run: Any, record: RunFolder, say: Any) -> dict[str, Any]:
         """Keep 16 test pictures and what comes of them: (4, 16, C, H, W) uint8, from the input,
