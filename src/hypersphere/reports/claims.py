@@ -193,8 +193,9 @@ def claims_table(records: Sequence[Mapping[str, Any]]) -> str:
         The table and the count of verdicts.
     """
     lines = [
-        "| claim | source | compared | text | ours | verdict | of text's gain | seeds | minutes |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| claim | source | compared | ours | difference | text | verdict | of text's gain | seeds "
+        "| minutes | `hypersphere claims run` |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for record in records:
         first = record["comparisons"][0]
@@ -203,17 +204,36 @@ def claims_table(records: Sequence[Mapping[str, Any]]) -> str:
             f"[{record['claim']}](#{record['name']})",
             record["source"],
             f"{first['label']}, {first['metric'].replace('_', ' ')}",
-            "" if first["text"] is None else f"{first['text']:+.4g}",
+            _means(record, first),
             interval(first),
+            "" if first["text"] is None else f"{first['text']:+.4g}",
             f"**{first['verdict']}**",
             "" if share is None else f"{100 * share:.0f} %",
             seeds_text(record, first),
             f"{record['minutes']:.0f}",
+            f"`{record['name']}`",
         ]
         lines.append("| " + " | ".join(cells) + " |")
     counts = verdict_counts(records)
     told = ", ".join(f"{n} {name}" for name, n in counts.items() if n)
     return "\n".join([*lines, "", f"{len(records)} claims: {told}."])
+
+
+def _means(record: Mapping[str, Any], comparison: Mapping[str, Any]) -> str:
+    """Means of the two methods that are compared; empty where there are more."""
+    if sorted(comparison["terms"].values()) != [-1.0, 1.0]:
+        return ""
+    means = {}
+    for term, sign in comparison["terms"].items():
+        method, _, metric = term.partition("/")
+        (row,) = (row for row in record["methods"] if row["name"] == method)
+        values = row["values"].get(metric or comparison["metric"], {})
+        shared = [values[seed] for seed in comparison["values"] if seed in values]
+        if not shared:
+            return ""
+        means[sign] = sum(shared) / len(shared)
+    digits = 2 if max(map(abs, means.values())) >= 1 else 4
+    return f"{means[1.0]:.{digits}f} against {means[-1.0]:.{digits}f}"
 
 
 def seeds_text(record: Mapping[str, Any], comparison: Mapping[str, Any]) -> str:
