@@ -85,7 +85,7 @@ def _native_lanczos(
 def _run_lanczos(
     kernels: Any, A: Tensor, x: Tensor, squared: bool, skew: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    A, x, d = A.contiguous(), x.clone(), A.shape[-1]  # the kernel writes into x
+    A, x, d = A.contiguous(), x.contiguous(), A.shape[-1]
     steps, threads = min(_LANCZOS_STEPS, d), torch.get_num_threads() if d > _FEW else 1
     diagonals = A.new_empty(2, 1, steps, dtype=torch.float64)
     places = (A.data_ptr(), x.data_ptr(), diagonals[0].data_ptr(), diagonals[1].data_ptr())
