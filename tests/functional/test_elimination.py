@@ -10,6 +10,7 @@ from hypersphere.functional._kernels.libraries import switched_off
 from hypersphere.functional._kernels.orthogonal import (
     elimination,
     exponential,
+    orthonormal,
     spectra,
     symmetric,
 )
@@ -221,6 +222,7 @@ def test_series_of_the_exponential(d, n, monkeypatch):
         (elimination, "_library", "elimination.cpp", "2 * y[i] - v[i]", "2 * y[i] + v[i]"),
         (symmetric, "_library", "symmetric.cpp", "+= shifts[k]", "-= shifts[k]"),
         (symmetric, "_library", "symmetric.cpp", "sign * c", "c"),
+        (orthonormal, "_library", "orthonormal.cpp", "-row[k]", "row[k]"),
         (exponential, "_library", "chebyshev.cpp", "2 * scale", "3 * scale"),
         (spectra, "_lanczos_library", "lanczos.cpp", "- alpha * x[i]", "+ alpha * x[i]"),
         (spectra, "_lanczos_library", "lanczos.cpp", "skew ? beta : -beta", "-beta"),

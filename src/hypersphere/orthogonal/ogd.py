@@ -194,10 +194,10 @@ class OGD(Optimizer):
 
 
 def _powers(A: Tensor, count: int) -> Tensor:
-    """A + A^2 + ... + A^count, at least A + A^2, of skew matrices, of which the powers are symmetric or skew.
+    """A + A^2 + ... + A^count of skew matrices, count >= 2.
 
     With A = lr/2 W, the fixed point of 7.6 after i iterations is Y_i = U + 2 (A + ... + A^(i+1)) U.
-    Powers take half the work of a product with U; one such product is left.
+    Powers are symmetric or skew, which is half the work of a product with U; one of those is left.
     """
     power = half_product(A, A)
     total = A + power

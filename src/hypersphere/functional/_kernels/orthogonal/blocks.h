@@ -77,7 +77,7 @@ static bool invert(float* block, int size, int* signs) {
 }
 
 // Inverts the block of A (d, d) that begins at `first`, into `inverses` (d, WIDTH).
-static bool invert_block(const float* a, float* inverses, int first, int d, int* signs) {
+[[maybe_unused]] static bool invert_block(const float* a, float* inverses, int first, int d, int* signs) {
   const int size = std::min(WIDTH, d - first);
   float* inverse = inverses + (size_t)first * WIDTH;
   for (int j = 0; j < size; ++j) std::copy_n(a + (size_t)(first + j) * d + first, size, inverse + j * WIDTH);

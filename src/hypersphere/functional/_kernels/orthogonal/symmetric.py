@@ -1,6 +1,6 @@
 """Symmetric matrices in C++, where the machine has a compiler: symmetric.cpp.
 
-A symmetric or skew product, and the elimination of a symmetric matrix, take half the work of others.
+A product that is symmetric or skew, and the elimination of a symmetric matrix, take half the work.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ...host import can_look, known
 from ..autograd import Function, differentiable_once
-from . import elimination, panels
+from . import elimination, orthonormal, panels
 from .batches import each_matrix
 from .panels import add_product, halfway, inverse_upper, spans
 from .rotations import stretched, upper_skew_outer
@@ -117,6 +117,9 @@ def _determinant(Q: Tensor) -> Tensor:
 
 
 def _by_blocks(U: Tensor) -> Parts:
+    found = orthonormal.orthonormalize(U)
+    if found is not None:
+        return Parts(*found)
     d, Q, T = U.shape[-1], U.clone(), torch.empty_like(U)
     inverses: list[Tensor] = []
     _orthonormalize(Q, T, inverses, 0, d)
