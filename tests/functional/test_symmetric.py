@@ -42,6 +42,7 @@ def test_products_that_are_symmetric_or_skew(d, lead, threads):
     close(square, W.double() @ W.double(), scale=10)
     cube = symmetric.half_product(W, square, sign=-1)
     close(cube, W.double() @ W.double() @ W.double(), scale=30)
+    close(symmetric.half_product(W, W, scale=0.25), 0.25 * square, scale=3)
     close(symmetric.half_product(M.double(), M.double()), M.double() @ M.double())
     assert torch.equal(gram, symmetric.half_product(A, A, turned=True))
     if d > 130 and not switched_off() and symmetric._library() is not None:

@@ -82,8 +82,7 @@ class Loewdin(Function):
         shares = right.mul_(-by_pole).flatten(-3, -2)
         stacked = solutions.flatten(-3, -2)
         if 2 * len(weights) * g.shape[-2] < U.shape[-1]:
-            left = (by_pole * g.unsqueeze(-3)).flatten(-3, -2)
-            left += shares @ U.mT
+            left = add_product((by_pole * g.unsqueeze(-3)).flatten(-3, -2), shares, U.mT)
             return add_product(left.mT @ stacked, turned.mT, shares), grad_V
         grad_M = shares.mT @ stacked
         root = _combine(solutions, weights)  # the rows of M^{-1/2} V

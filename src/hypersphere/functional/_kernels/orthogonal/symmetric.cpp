@@ -52,16 +52,17 @@ static void solve_share(const Product& product, const Member& thread, const floa
 
 extern "C" {
 
-// C = A B, or A^T B with `turned`, for matrices by rows of which the product is symmetric (sign 1) or skew (sign -1):
-// what is right of the diagonal is computed, and mirrored.
-void half_product(void* gemm, const float* a, const float* b, float* c, int d, int turned, int sign, int threads) {
+// C = scale A B, or scale A^T B with `turned`, for matrices by rows of which the product is symmetric (sign 1) or skew
+// (sign -1): what is right of the diagonal is computed, and mirrored. By columns, as BLAS reads it, all is transposed.
+void half_product(void* gemm, const float* a, const float* b, float* c, float scale, int d, int turned, int sign,
+                  int threads) {
   constexpr int TILE = 32;  // both sides of a transposition stay in the cache
   const Product product{(Gemm)gemm};
 #pragma omp parallel num_threads(threads)
   {
-#pragma omp for schedule(dynamic)  // by columns, as BLAS reads it, all of it is transposed
+#pragma omp for schedule(dynamic)
     for (int first = 0; first < d; first += WIDTH)
-      product('N', turned ? 'T' : 'N', d - first, std::min(WIDTH, d - first), d, 1, b + first, d,
+      product('N', turned ? 'T' : 'N', d - first, std::min(WIDTH, d - first), d, scale, b + first, d,
               a + (turned ? first : (size_t)first * d), d, 0, c + (size_t)first * d + first, d);
 #pragma omp for schedule(dynamic)
     for (int row = 0; row < d; row += TILE)

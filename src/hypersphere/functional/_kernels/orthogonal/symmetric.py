@@ -5,7 +5,7 @@ A product that is symmetric or skew, and the elimination of a symmetric matrix, 
 
 from __future__ import annotations
 
-from ctypes import c_int, c_void_p
+from ctypes import c_float, c_int, c_void_p
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,17 +28,20 @@ class Solved(NamedTuple):
     rows: Tensor
 
 
-def half_product(A: Tensor, B: Tensor, sign: int = 1, turned: bool = False) -> Tensor:
-    """A B, or A^T B if `turned`, where that is symmetric (sign 1) or skew (-1): (..., d, d).
+def half_product(
+    A: Tensor, B: Tensor, sign: int = 1, turned: bool = False, scale: float = 1.0
+) -> Tensor:
+    """A B, or A^T B if `turned`, where that is symmetric (sign 1) or skew (-1), times `scale`.
 
-    Outside of autograd.
+    For matrices (..., d, d), outside of autograd.
     """
     if not (suits(A) and suits(B)) or A.shape[-1] <= 2 * WIDTH or _library() is None:
-        return (A.mT if turned else A) @ B
+        product = (A.mT if turned else A) @ B
+        return product if scale == 1.0 else product.mul_(scale)
     A, B, (*lead, d) = A.contiguous(), B.contiguous(), A.shape[:-1]
     C = torch.empty_like(A)
     for places in matrices_of(A, B, C, lead=lead):
-        _library().half_product(gemm(), *places, d, turned, sign, threads_for(d))
+        _library().half_product(gemm(), *places, scale, d, turned, sign, threads_for(d))
     return C
 
 
@@ -80,6 +83,7 @@ def _library() -> Any:
     for name, places in {"half_product": 4, "solve": 7, "solve_again": 5}.items():
         function = getattr(found, name)
         function.argtypes, function.restype = [c_void_p] * places + [c_int] * 4, None
+    found.half_product.argtypes = [c_void_p] * 4 + [c_float] + [c_int] * 4
     return found if _agrees(found) else None
 
 
@@ -94,14 +98,14 @@ def _agrees(found: Any) -> bool:
         factors, inverses = A.new_empty(count, d, d), A.new_empty(count, d, WIDTH)
         y, again = A.new_empty(2, count, n, d).unbind()
 
-        def call(function: Any, *tensors: Tensor, numbers: tuple[int, ...]) -> None:
+        def call(function: Any, *tensors: Tensor, numbers: tuple[float, ...]) -> None:
             function(gemm(), *(t.data_ptr() for t in tensors), *numbers, threads_for(d))
 
-        call(found.half_product, A, A, M, numbers=(d, True, 1))
+        call(found.half_product, A, A, M, numbers=(1.0, d, True, 1))
         square = W @ W
-        call(found.half_product, W, square, cube, numbers=(d, False, -1))
+        call(found.half_product, W, square, cube, numbers=(0.5, d, False, -1))
         call(found.solve, M, shifts, v, factors, inverses, y, numbers=(d, n, count))
         call(found.solve_again, factors, inverses, v, again, numbers=(d, n, count))
         solutions = torch.stack([torch.linalg.solve(M + s * eye, v.mT).mT for s in (1.0, 3.0)])
-        expected = [A.mT @ A, W @ square, solutions, solutions]
+        expected = [A.mT @ A, 0.5 * W @ square, solutions, solutions]
         return all(map(close_to, [M, cube, y, again], expected))
