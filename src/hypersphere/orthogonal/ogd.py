@@ -213,4 +213,5 @@ def _powers(W: Tensor, factor: float, count: int) -> tuple[Tensor, Tensor]:
 
 def _norm_bound(power: Tensor) -> Tensor:
     """At least |W^k|_2, the largest of a batch: |W^k|_F / sqrt 2, as eigenvalues come in pairs."""
-    return torch.linalg.matrix_norm(power).max() / math.sqrt(2.0)
+    bound: Tensor = torch.linalg.matrix_norm(power).max() / math.sqrt(2.0)
+    return bound

@@ -54,7 +54,8 @@ def spectrum(A: Tensor, squared: bool = False, skew: bool = False) -> tuple[floa
 def _start(d: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """The first vector, of length 1."""
     x = torch.cos(torch.arange(d, dtype=dtype, device=device))
-    return x / torch.linalg.vector_norm(x)
+    start: Tensor = x / torch.linalg.vector_norm(x)
+    return start
 
 
 def _lanczos(A: Tensor, x: Tensor, squared: bool, skew: bool) -> tuple[Tensor, Tensor, Tensor]:
