@@ -7,9 +7,16 @@ import pytest
 import torch
 
 from hypersphere.functional._kernels.libraries import switched_off
-from hypersphere.functional._kernels.orthogonal import elimination, exponential, spectra
+from hypersphere.functional._kernels.orthogonal import (
+    elimination,
+    exponential,
+    orthonormal,
+    spectra,
+    symmetric,
+)
 from hypersphere.functional._kernels.orthogonal.packed import packed_length
 from hypersphere.functional.orthogonalize import apply_orthogonal, apply_packed, pack_skew
+from hypersphere.orthogonal import rotate
 from tolerances import close
 
 from reference import orthogonalize as reference
@@ -53,6 +60,42 @@ def test_the_map_and_its_gradients(d, n, lead):
     close(Z - G, in_V, scale=30)
     close(slopes / math.sqrt(d * n), in_W / math.sqrt(d * n), scale=30)
     assert elimination.cayley_gradient(kept, G, False)[1] is None
+
+
+@native
+@pytest.mark.parametrize(("d", "count"), [(3, 5), (72, 8), (130, 3), (200, 2)])
+def test_many_matrices_are_as_one_after_the_other(d, count):
+    """Each thread takes matrices of its own; the rest is shared."""
+    numbers, V, G = problem(d, 3, (count,), size=1 / d**0.5)
+    turned, kept = elimination.cayley(numbers, V)
+    Z, slopes = elimination.cayley_gradient(kept, G, True)
+    for i in range(count):
+        one, own = elimination.cayley(numbers[i], V[i])
+        z, slope = elimination.cayley_gradient(own, G[i], True)
+        close(turned[i], one, scale=3)
+        close(Z[i], z, scale=3)
+        close(slopes[i], slope, scale=10)
+
+
+@native
+@pytest.mark.parametrize(("n", "expected"), [(20, [1]), (50, [])])  # beyond 24 R is formed
+def test_small_blocks_are_eliminated_for_few_columns(n, expected, monkeypatch):
+    calls = []
+    solved = elimination.cayley
+    monkeypatch.setattr(elimination, "cayley", lambda *a: calls.append(1) or solved(*a))
+    layer = rotate(torch.nn.Linear(96, n, bias=False), "cayley", blocks=4)
+    rotation = layer.parametrizations.weight[0].map
+    with torch.no_grad():
+        rotation.U += 0.2 * torch.randn_like(rotation.U)
+    calls.clear()
+    G, neurons = torch.randn(n, 96), layer.parametrizations.weight.original.detach()
+    weight = layer.weight
+    (slopes,) = torch.autograd.grad(weight, rotation.U, G)
+    assert calls == expected
+    columns, gradients = (t.view(n, 4, 24).permute(1, 2, 0).unsqueeze(0) for t in (neurons, G))
+    turned, in_W, _ = by_equation(rotation.U.detach(), columns, gradients)
+    close(weight, turned[0].permute(2, 0, 1).reshape(n, 96), scale=10)
+    close(slopes, in_W, scale=100)
 
 
 @native
@@ -177,6 +220,9 @@ def test_series_of_the_exponential(d, n, monkeypatch):
     ("module", "load", "file", "right", "wrong"),
     [
         (elimination, "_library", "elimination.cpp", "2 * y[i] - v[i]", "2 * y[i] + v[i]"),
+        (symmetric, "_library", "symmetric.cpp", "+= shifts[k]", "-= shifts[k]"),
+        (symmetric, "_library", "symmetric.cpp", "sign * c", "c"),
+        (orthonormal, "_library", "orthonormal.cpp", "-row[k]", "row[k]"),
         (exponential, "_library", "chebyshev.cpp", "2 * scale", "3 * scale"),
         (spectra, "_lanczos_library", "lanczos.cpp", "- alpha * x[i]", "+ alpha * x[i]"),
         (spectra, "_lanczos_library", "lanczos.cpp", "skew ? beta : -beta", "-beta"),
@@ -186,9 +232,13 @@ def test_a_library_that_computes_something_else_is_not_used(
     monkeypatch, module, load, file, right, wrong
 ):
     build = module.library
+
+    def change(text, **options):
+        return build(text.replace(right, wrong), **options)
+
     text = Path(module.__file__).with_name(file).read_text()
     assert right in text
-    monkeypatch.setattr(module, "library", lambda text: build(text.replace(right, wrong)))
+    monkeypatch.setattr(module, "library", change)
     assert getattr(module, load).__wrapped__() is None
 
 

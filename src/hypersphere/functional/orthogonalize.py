@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ._kernels.autograd import full_precision
+from ._kernels.orthogonal import elimination
 from ._kernels.orthogonal.batches import each_matrix
 from ._kernels.orthogonal.cayley import Cayley, CayleyMatrix
 from ._kernels.orthogonal.exponential import Exponential
@@ -131,8 +132,7 @@ def apply_packed(numbers: Tensor, V: Tensor, method: str) -> Tensor:
     d, n = V.shape[-2:]
     batch = numbers.shape[:-1].numel()
     wide = numbers.dtype == V.dtype and V.dtype.itemsize >= 4
-    # Small blocks of Cayley are inverted as a batch.
-    suits = batch == 1 or (batch > 1 and (d > _SMALL or method == "exponential"))
+    suits = batch == 1 or (batch > 1 and not inverts_blocks(numbers, d, n, method))
     if wide and 0 < n <= d and suits and can_look(numbers):
         kernel = {"cayley": Cayley, "exponential": Exponential}[method]
         lead = () if batch == 1 else (batch,)
@@ -141,6 +141,15 @@ def apply_packed(numbers: Tensor, V: Tensor, method: str) -> Tensor:
             rotated: Tensor = kernel.apply(numbers.reshape(*lead, -1), columns, True)
         return rotated.reshape(V.shape)
     return apply_orthogonal(unpacked_skew(numbers, d), V, method)
+
+
+def inverts_blocks(numbers: Tensor, d: int, n: int, method: str) -> bool:
+    """Whether a batch of small blocks of Cayley is inverted, rather than applied to n columns.
+
+    Products with inverses are the faster way for many columns, and for few, too, where there is no
+    elimination in C++.
+    """
+    return method == "cayley" and d <= _SMALL and (n > d or not elimination.available(numbers))
 
 
 def random_rotation(

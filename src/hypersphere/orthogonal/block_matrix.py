@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ..functional.orthogonalize import (
     apply_packed,
     determinants,
+    inverts_blocks,
     pack_skew,
     packed_length,
     packed_size,
@@ -151,7 +152,7 @@ class Matrix(nn.Module):
         self._check_orthogonal()
         sets, stored = self.U.shape[:2]
         size = self.size
-        if sets * stored > 1 and size <= FORMED:
+        if sets * stored > 1 and size <= FORMED and not self._eliminated(rows):
             with torch.autocast(device_type=self.U.device.type, enabled=False):
                 R = self.matrix()
                 work = torch.promote_types(R.dtype, rows.dtype)
@@ -161,6 +162,11 @@ class Matrix(nn.Module):
             return self._applied(self.U.view(self.U.shape[2:]), columns).mT.reshape(rows.shape)
         columns = rows.reshape(sets, -1, stored, size).permute(0, 2, 3, 1)
         return self._applied(self.U, columns).permute(0, 3, 1, 2).reshape(rows.shape)
+
+    def _eliminated(self, rows: Tensor) -> bool:
+        """Whether blocks act on their few columns at less cost than R is formed."""
+        n = rows.numel() // max(self.U.shape[0] * self.U.shape[1] * self.size, 1)
+        return self.method == "cayley" and not inverts_blocks(self.U, self.size, n, "cayley")
 
     def _applied(self, U: Tensor, columns: Tensor) -> Tensor:
         """R V for the parameter U, or one block of it, and columns V."""

@@ -15,12 +15,12 @@ __all__ = ["memory_estimate", "trained_numbers"]
 # parameter, gradient and momentum included: matrices of the size of R beside few neurons, further
 # tensors of the size of the weight, and matrices where R is formed from small blocks.
 _HELD: dict[str, tuple[float, float, float]] = {
-    "cayley": (3.0, 5.6, 6.2),  # between both of its ways, in C++ and in LAPACK
+    "cayley": (3.0, 5.6, 5.3),  # between both of its ways, in C++ and in LAPACK
     "exponential": (3.4, 18.6, 20.0),  # of the first steps; more terms the further U turns
     "gram_schmidt": (6.7, 6.0, 12.0),
     "householder": (6.7, 7.0, 12.7),
-    "loewdin": (7.1, 16.9, 24.7),
-    "ogd": (5.9, 1.1, 5.0),
+    "loewdin": (7.0, 12.9, 19.7),
+    "ogd": (7.0, 0.3, 6.0),
     "none": (2.4, 1.6, 3.5),
     "spd": (4.0, 3.0, 5.5),  # and whatever else has a structure (F.35)
 }
@@ -82,7 +82,7 @@ def memory_estimate(
         The number of bytes, to about a fifth.
 
     >>> memory_estimate(4096) // 2**20, memory_estimate(4096, blocks=128) // 2**20
-    (192, 3)
+    (192, 2)
     """
     if side not in ("weight", "input"):
         raise unknown_name("side", side, ("weight", "input"))

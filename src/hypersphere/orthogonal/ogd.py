@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.sgd import sgd
 
+from ..functional._kernels.orthogonal.symmetric import half_product
 from ..functional.host import known
 from ..functional.orthogonalize import spectral_norm
 from .block_matrix import mark_orthogonal
@@ -26,10 +27,12 @@ _REACH = 0.5
 # transform is cut after its third power. The sum over the steps, with one rounding error each, is
 # followed; before it passes this bound the matrix is pulled back.
 _DRIFT = 4e-6
+# The norm of the highest power of W bounds b to some ten percent. From this size of W and this
+# drift, in units of rounding errors, on, estimating |W|_2 costs less than the Newton-Schulz steps
+# that it spares.
+_LARGE, _LOOK = 384, 8.0
 # Note [Not waiting]
 # On an accelerator |W| is not waited for: the step is cut there, and each step pulls back.
-# From this size on, estimating |W|_2 costs less than the Newton-Schulz steps it spares.
-_LARGE = 384
 
 
 class OGD(Optimizer):
@@ -132,14 +135,13 @@ class OGD(Optimizer):
         # What FSDP2 has sharded is gathered: every process takes the same step on whole matrices.
         R = whole(U).to(wide).reshape(-1, *U.shape[-2:])
         W = whole(cast(Tensor, U.grad)).to(wide).reshape(R.shape) @ R.mT
-        W = (W.mT - W).mul_(0.5)
+        W = (W - W.mT).mul_(-0.5)  # in this order it lies by rows, as W does
         if group["momentum"]:
             past = state.get("momentum_buffer")
-            total = W if past is None else W.add(past, alpha=group["momentum"])
+            total = W if past is None else past.mul_(group["momentum"]).add_(W)
             state["momentum_buffer"] = total
             W = W.add(total, alpha=group["momentum"]) if group["nesterov"] else total
-        # A skew matrix has its eigenvalues in pairs: |W|_2 <= |W|_F / sqrt 2.
-        size = torch.linalg.matrix_norm(W).max() / math.sqrt(2.0)
+        size = _norm_bound(W)
         put_value(U, self._moved(R, W, size, group, state).reshape(U.shape).to(U.dtype))
         mark_orthogonal(U)
 
@@ -155,11 +157,12 @@ class OGD(Optimizer):
                 Y = torch.baddbmm(R, W, Y, alpha=0.5)
             Y = torch.baddbmm(R, W, Y)
             return torch.baddbmm(Y, Y, Y.mT @ Y, beta=1.5, alpha=-0.5)
-        lr, Y = min(float(group["lr"]), 2.0 * _REACH / max(found, 1e-30)), R
-        for _ in range(group["iterations"]):  # (U + Y_i) / 2, which saves an addition
-            Y = torch.baddbmm(R, W, Y, alpha=lr / 2)
-        Y = torch.baddbmm(R, W, Y, alpha=lr)
-        return self._pulled_back(Y, W, lr * found / 2, lr, group, state)
+        lr = min(float(group["lr"]), 2.0 * _REACH / max(found, 1e-30))
+        count = group["iterations"] + 1
+        total, power = _powers(W, lr / 2, count)
+        b = cast(float, known(_norm_bound(power))) * lr / 2  # of (lr/2 W)^count
+        Y = torch.baddbmm(R, total, R, alpha=lr)
+        return self._pulled_back(Y, W, b ** (1 / count), lr, group, state)
 
     def _pulled_back(
         self, Y: Tensor, W: Tensor, b: float, lr: float, group: dict[str, Any], state: Any
@@ -167,11 +170,11 @@ class OGD(Optimizer):
         """Y, orthogonal again where it could have left. Note [Drift]."""
         eps = torch.finfo(Y.dtype).eps
         power = 2 * ((group["iterations"] + 3) // 2)
-        if W.shape[-1] >= _LARGE and 4.0 * b**power > eps:  # worth a closer look than |W|_F
+        if W.shape[-1] >= _LARGE and 4.0 * b**power > _LOOK * eps:
             b = min(b, 1.2 * lr / 2 * spectral_norm(W))
         drift = state.get("drift", 0.0) + 4.0 * b**power + eps
         while drift > max(_DRIFT, 8 * eps):
-            Y = torch.baddbmm(Y, Y, Y.mT @ Y, beta=1.5, alpha=-0.5)
+            Y = torch.baddbmm(Y, Y, half_product(Y, Y, turned=True), beta=1.5, alpha=-0.5)
             drift = drift * drift + 2 * eps
         state["drift"] = drift
         return Y
@@ -192,3 +195,23 @@ class OGD(Optimizer):
         if group["momentum"]:
             for p, buffer in zip(params, buffers, strict=True):
                 self.state[p]["momentum_buffer"] = buffer
+
+
+def _powers(W: Tensor, factor: float, count: int) -> tuple[Tensor, Tensor]:
+    """W + c W^2 + ... + c^(count - 1) W^count of skew matrices, and the last term; count >= 2.
+
+    With c = lr/2, the fixed point of 7.6 after i iterations is U + lr (W + ... + c^i W^(i+1)) U.
+    Powers are symmetric or skew, which is half the work of a product with U; one of those is left.
+    """
+    power = half_product(W, W, scale=factor)
+    total = W + power
+    for k in range(3, count + 1):
+        power = half_product(W, power, sign=-1 if k % 2 else 1, scale=factor)
+        total += power
+    return total, power
+
+
+def _norm_bound(power: Tensor) -> Tensor:
+    """At least |W^k|_2, the largest of a batch: |W^k|_F / sqrt 2, as eigenvalues come in pairs."""
+    bound: Tensor = torch.linalg.matrix_norm(power).max() / math.sqrt(2.0)
+    return bound

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -11,7 +10,8 @@ import torch
 from torch import Tensor
 
 from ..autograd import Function, differentiable_once
-from . import elimination
+from . import symmetric
+from .panels import add_product
 from .rotations import stretched
 from .spectra import inverse_root_poles, number_of, spectrum
 
@@ -34,7 +34,7 @@ class Loewdin(Function):
 
     @staticmethod
     def forward(ctx: Any, U: Tensor, V: Tensor) -> Tensor:
-        M = U.mT @ U
+        M = symmetric.half_product(U, U, turned=True)
         low, high = spectrum(M)
         # Squares of finite entries may overflow; the SVD below knows no squares.
         ctx.lost = not math.isfinite(low + high) and not number_of(U.isfinite().all())
@@ -47,14 +47,14 @@ class Loewdin(Function):
         # 2e-6 in float32, the rounding error of the products around it
         error = 16 * torch.finfo(U.dtype).eps
         shifts, weights = inverse_root_poles(*_widened(low, high), error)
-        factors, solutions = _solve_all(M, shifts, V.mT)
-        turned = torch.cat(solutions, dim=-2) @ U.mT  # the rows of U Y_j, also for the gradient
-        result = _combine(turned.chunk(len(weights), dim=-2), weights).mT
+        factors, solutions = _solve_all(M, shifts, V.mT)  # the rows of Y_j, (..., r, n, d)
+        turned = solutions.flatten(-3, -2) @ U.mT  # the rows of U Y_j, also for the gradient
+        result = _combine(turned.view_as(solutions), weights).mT
         if stretched(result, V):  # Note [Spectra]: an eigenvalue lies outside
             ctx.near = False
             return _by_svd(ctx, U, V)
         ctx.weights = weights
-        ctx.save_for_backward(U, turned, *solutions, *itertools.chain(*factors))
+        ctx.save_for_backward(U, turned, solutions, *factors)
         return result
 
     @staticmethod
@@ -70,59 +70,49 @@ class Loewdin(Function):
             K = A @ B.mT
             F = (K - K.mT) / (sigma.unsqueeze(-1) + sigma.unsqueeze(-2))
             return (P @ F) @ Q.mT, Q @ A
-        U, turned, *saved = ctx.saved_tensors
+        U, turned, solutions, *factors = ctx.saved_tensors
         weights, g = ctx.weights, G.mT
-        solutions, factors = saved[: len(weights)], saved[len(weights) :]
-        parts = len(factors) // len(weights)
-        rows = g @ U
-        right = [_solve(factors[i : i + parts], rows) for i in range(0, len(factors), parts)]
+        right = _solve(factors, g @ U)
         grad_V = _combine(right, weights).mT if ctx.needs_input_grad[1] else None
         if not ctx.needs_input_grad[0]:
             return None, grad_V
         # dL/dM = - sum_j w_j B_j Y_j^T with the solutions B_j, Y_j of both passes, and
         # dL/dU = sum_j w_j G Y_j^T + U (dL/dM + dL/dM^T); in low rank as long as that is narrow.
-        right = [b.mul_(-w) for b, w in zip(right, weights, strict=True)]
+        by_pole = g.new_tensor(weights).view(-1, 1, 1)
+        shares = right.mul_(-by_pole).flatten(-3, -2)
+        stacked = solutions.flatten(-3, -2)
         if 2 * len(weights) * g.shape[-2] < U.shape[-1]:
-            whole = torch.cat([w * g for w in weights], dim=-2)
-            whole += torch.cat(right, dim=-2) @ U.mT
-            left = torch.cat([whole, turned], dim=-2)
-            return left.mT @ torch.cat([*solutions, *right], dim=-2), grad_V
-        grad_M = torch.cat(right, dim=-2).mT @ torch.cat(solutions, dim=-2)
+            left = add_product((by_pole * g.unsqueeze(-3)).flatten(-3, -2), shares, U.mT)
+            return add_product(left.mT @ stacked, turned.mT, shares), grad_V
+        grad_M = shares.mT @ stacked
         root = _combine(solutions, weights)  # the rows of M^{-1/2} V
-        return (G @ root).add_(U @ (grad_M + grad_M.mT)), grad_V
+        return add_product(G @ root, U, grad_M + grad_M.mT), grad_V
 
 
-def _solve_all(
-    M: Tensor, shifts: list[float], rows: Tensor
-) -> tuple[list[Sequence[Tensor]], list[Tensor]]:
-    """For every shift what M + s I was factorized into, and the rows of its solution.
-
-    M is written into.
-    """
-    factors: list[Sequence[Tensor]] = []
-    solutions: list[Tensor] = []
-    diagonal, before = M.diagonal(dim1=-2, dim2=-1), 0.0
+def _solve_all(M: Tensor, shifts: list[float], rows: Tensor) -> tuple[Sequence[Tensor], Tensor]:
+    """What every M + s I was factorized into, and the rows of the solutions, (..., r, n, d)."""
+    found = symmetric.solve(M, shifts, rows)
+    if found is not None:
+        return found[:2], found.rows
+    factors, eye = [], torch.eye(M.shape[-1], dtype=M.dtype, device=M.device)
     for shift in shifts:
-        diagonal.add_(shift - before)
-        before = shift
-        found = elimination.solve(M, rows)
-        if found is None:
-            factors.append([torch.linalg.cholesky_ex(M)[0]])
-            solutions.append(_solve(factors[-1], rows))
-        else:
-            factors.append([found.factors, found.inverses])
-            solutions.append(found.Y.mT)
-    return factors, solutions
+        factors.append(torch.linalg.cholesky_ex(M + shift * eye)[0])
+    return factors, _by_cholesky(factors, rows)
 
 
 def _solve(factors: Sequence[Tensor], rows: Tensor) -> Tensor:
-    """The rows of the solution, by a Cholesky factor or by what an elimination has left."""
-    if len(factors) == 2:
-        return elimination.solve_again(elimination.Eliminated(factors[0], factors[1], rows), rows)
-    (L,) = factors  # torch.cholesky_solve would copy it each time
-    half = torch.linalg.solve_triangular(L, rows.mT, upper=False)
-    solution: Tensor = torch.linalg.solve_triangular(L.mT, half, upper=True).mT
-    return solution
+    """The rows of the solutions, by Cholesky factors or by what an elimination has left."""
+    if factors[0].dim() > rows.dim():
+        return symmetric.solve_again(factors[0], factors[1], rows)
+    return _by_cholesky(factors, rows)
+
+
+def _by_cholesky(factors: Sequence[Tensor], rows: Tensor) -> Tensor:
+    solutions = []
+    for L in factors:  # torch.cholesky_solve would copy it each time
+        half = torch.linalg.solve_triangular(L, rows.mT, upper=False)
+        solutions.append(torch.linalg.solve_triangular(L.mT, half, upper=True).mT)
+    return torch.stack(solutions, dim=-3)
 
 
 def _widened(low: float, high: float) -> tuple[float, float]:
@@ -134,10 +124,11 @@ def _widened(low: float, high: float) -> tuple[float, float]:
     return middle / reach, middle * reach
 
 
-def _combine(parts: Sequence[Tensor], weights: list[float]) -> Tensor:
-    total = weights[0] * parts[0]
-    for part, w in zip(parts[1:], weights[1:], strict=True):
-        total.add_(part, alpha=w)
+def _combine(parts: Tensor, weights: list[float]) -> Tensor:
+    """sum_j w_j P_j for parts (..., r, n, d)."""
+    total = weights[0] * parts[..., 0, :, :]
+    for j, weight in enumerate(weights[1:], 1):
+        total.add_(parts[..., j, :, :], alpha=weight)
     return total
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-__all__ = ["halfway", "inverse_upper", "spans", "subtract_product"]
+__all__ = ["add_product", "halfway", "inverse_upper", "spans"]
 
 # Wide enough for products at full speed, and narrow enough for the blocks to cost little.
 WIDTH = 64
@@ -40,12 +40,9 @@ def halfway(first: int, last: int) -> int | None:
     return first + -(-blocks // 2) * WIDTH if blocks > 1 else None
 
 
-def subtract_product(C: Tensor, A: Tensor, B: Tensor) -> None:
-    """C <- C - A B, for matrices or batches of them."""
-    if C.dim() == 2:
-        C.addmm_(A, B, alpha=-1.0)
-    else:
-        C.baddbmm_(A, B, alpha=-1.0)
+def add_product(C: Tensor, A: Tensor, B: Tensor, factor: float = 1.0) -> Tensor:
+    """C <- C + factor A B, for matrices or batches of them."""
+    return C.addmm_(A, B, alpha=factor) if C.dim() == 2 else C.baddbmm_(A, B, alpha=factor)
 
 
 def inverse_upper(T: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from ctypes import c_bool, c_float, c_int, c_void_p
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -32,20 +33,30 @@ def spectrum(A: Tensor, squared: bool = False, skew: bool = False) -> tuple[floa
     With `squared`, of A^T A for any A, which is not formed.
     """
     d = A.shape[-1]
-    A = A.reshape(-1, d, d)
-    x = torch.cos(torch.arange(d, dtype=A.dtype, device=A.device))
-    x = x / torch.linalg.vector_norm(x)
-    diagonal, off, unit = _native_lanczos(A, x, squared, skew) or _lanczos(A, x, squared, skew)
-    if not number_of(torch.isfinite(diagonal.sum() + off.sum())):
+    A = A.detach().reshape(-1, d, d)
+    x = _start(d, A.dtype, A.device)
+    found = _native_lanczos(A, x, squared, skew) or _lanczos(A, x, squared, skew)
+    # Some numbers for each matrix: torch would take longer for its calls than for all the steps.
+    diagonal, off, unit = (numbers.flatten(0, -2).cpu().numpy() for numbers in found)
+    if not np.isfinite(diagonal.sum() + off.sum()):
         return math.nan, math.nan
     # After an early end come zeros; the first entry lies within the spectrum.
-    ended = torch.cat([torch.ones_like(diagonal[..., :1]), off], -1).cumprod(-1) == 0
-    diagonal = torch.where(ended, diagonal[..., :1], diagonal)
-    T = torch.diag_embed(diagonal) + torch.diag_embed(off, offset=1) + torch.diag_embed(off, -1)
-    values = torch.linalg.eigvalsh(T)
-    margin = _MARGIN * (values[..., -1:] - values[..., :1])
-    low, high = (values[..., :1] - margin) * unit, (values[..., -1:] + margin) * unit
-    return number_of(low.min()), number_of(high.max())
+    ended = np.cumprod(np.concatenate([np.ones_like(unit), off], -1), -1) == 0
+    i, T = np.arange(diagonal.shape[-1]), np.zeros((*diagonal.shape, diagonal.shape[-1]))
+    T[:, i, i] = np.where(ended, diagonal[:, :1], diagonal)
+    T[:, i[1:], i[:-1]] = off  # the lower half is all that is read
+    values = np.linalg.eigvalsh(T)
+    margin = _MARGIN * (values[:, -1:] - values[:, :1])
+    low, high = (values[:, :1] - margin) * unit, (values[:, -1:] + margin) * unit
+    return float(low.min()), float(high.max())
+
+
+@functools.lru_cache(maxsize=32)
+def _start(d: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """The first vector, of length 1."""
+    x = torch.cos(torch.arange(d, dtype=dtype, device=device))
+    start: Tensor = x / torch.linalg.vector_norm(x)
+    return start
 
 
 def _lanczos(A: Tensor, x: Tensor, squared: bool, skew: bool) -> tuple[Tensor, Tensor, Tensor]:
@@ -86,7 +97,7 @@ def _native_lanczos(
 def _run_lanczos(
     kernels: Any, A: Tensor, x: Tensor, squared: bool, skew: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    A, x, d = A.contiguous(), x.clone(), A.shape[-1]  # the kernel writes into x
+    A, x, d = A.contiguous(), x.contiguous(), A.shape[-1]
     steps, threads = min(_LANCZOS_STEPS, d), torch.get_num_threads() if d > _FEW else 1
     diagonals = A.new_empty(2, 1, steps, dtype=torch.float64)
     places = (A.data_ptr(), x.data_ptr(), diagonals[0].data_ptr(), diagonals[1].data_ptr())

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from ...host import can_look, known
 from ..autograd import Function, differentiable_once
-from . import elimination, panels
+from . import elimination, orthonormal, panels
 from .batches import each_matrix
-from .panels import halfway, inverse_upper, spans, subtract_product
+from .panels import add_product, halfway, inverse_upper, spans
 from .rotations import stretched, upper_skew_outer
 from .spectra import spectrum
 
@@ -117,6 +117,9 @@ def _determinant(Q: Tensor) -> Tensor:
 
 
 def _by_blocks(U: Tensor) -> Parts:
+    found = orthonormal.orthonormalize(U)
+    if found is not None:
+        return Parts(*found)
     d, Q, T = U.shape[-1], U.clone(), torch.empty_like(U)
     inverses: list[Tensor] = []
     _orthonormalize(Q, T, inverses, 0, d)
@@ -135,7 +138,7 @@ def _orthonormalize(Q: Tensor, T: Tensor, inverses: list[Tensor], first: int, la
     done, rest = Q[..., first:middle], Q[..., middle:last]
     _orthonormalize(Q, T, inverses, first, middle)
     share = torch.matmul(done.mT, rest, out=T[..., first:middle, middle:last])
-    subtract_product(rest, done, share)
+    add_product(rest, done, share, -1.0)
     _orthonormalize(Q, T, inverses, middle, last)
 
 
@@ -166,7 +169,7 @@ def _divide(C: Tensor, T: Tensor, inverses: list[Tensor], first: int, last: int)
         return
     _divide(C, T, inverses, middle, last)
     below, done = C[..., middle:, first:middle], C[..., middle:, middle:last]
-    subtract_product(below, done, T[..., first:middle, middle:last].mT)
+    add_product(below, done, T[..., first:middle, middle:last].mT, -1.0)
     _divide(C, T, inverses, first, middle)
 
 
