@@ -6,6 +6,7 @@ from torch.nn.functional import cross_entropy
 
 import hypersphere as hs
 from hypersphere import functional as HF
+from hypersphere.functional.orthogonalize import apply_orthogonal, apply_packed
 from tolerances import close
 
 LABELS = torch.tensor([0, 2, 1])
@@ -76,3 +77,32 @@ def slopes(function, cos):
     cos = cos.clone().requires_grad_()
     theta = function(cos)
     return theta, *torch.autograd.grad(theta.sum(), cos)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+@pytest.mark.parametrize("method", ["cayley", "gram_schmidt", "householder", "loewdin"])
+@pytest.mark.parametrize("lead", [(), (2,)], ids=["one", "batch"])
+def test_rotations_refuse_second_derivatives(method, lead):
+    torch.manual_seed(0)
+    V = torch.randn(*lead, 5, 3, dtype=torch.float64)
+    U = (torch.eye(5) + 0.1 * torch.randn(*lead, 5, 5)).double()
+
+    def loss(U):
+        return apply_orthogonal(U, V, method).sin().sum() + U.pow(3).sum()
+
+    torch._dynamo.reset()
+    with pytest.raises(RuntimeError, match=r"no second derivatives|no autograd formula"):
+        derivatives(torch.compile(loss, backend="eager"), U)  # not those of U^3 alone
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+@pytest.mark.parametrize("method", ["cayley", "exponential"])
+def test_packed_rotations_refuse_second_derivatives(method):
+    V, numbers = torch.randn(5, 3, dtype=torch.float64), torch.randn(1, 10, dtype=torch.float64)
+
+    def loss(numbers):
+        return apply_packed(numbers[0], V, method).sin().sum() + numbers.pow(3).sum()
+
+    torch._dynamo.reset()
+    with pytest.raises(RuntimeError, match=r"no second derivatives|no autograd formula"):
+        derivatives(torch.compile(loss, backend="eager"), numbers)

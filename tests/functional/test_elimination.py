@@ -309,3 +309,20 @@ def test_the_exponential_sees_angles_of_the_gradient():
         results.append(torch.autograd.grad(turned, (U, columns), G.to(dtype)))
     for found, expected in zip(*results, strict=True):
         close(found / expected.norm(), expected / expected.norm(), scale=10)
+
+
+@native
+@pytest.mark.parametrize(("d", "seen"), [(9, 4), (131, 40)])
+@pytest.mark.parametrize("size", [1e3, 1e5])
+def test_a_gradient_sees_digits_that_were_lost_elsewhere(d, seen, size):
+    """V reaches a small block of W alone, and G the large one, too."""
+    torch.manual_seed(0)
+    U = torch.randn(d, d).triu(1) / math.sqrt(d)
+    U[:seen, seen:] = 0.0
+    U[seen:, seen:] *= size
+    V, G = torch.zeros(d, 4), torch.randn(d, 4)
+    V[:seen] = torch.randn(seen, 4)
+    found = gradients_of(pack_skew(U), V, G, "cayley")
+    expected = gradients_of(pack_skew(U.double()), V.double(), G.double(), "cayley")
+    for own, right in zip(found, expected, strict=True):
+        assert (own - right).norm() < 1e-3 * right.norm()  # of a condition of 1e5 in float32

@@ -319,3 +319,18 @@ def test_shapes_without_numbers(method):
     U, V = torch.empty(4, 4, device="meta"), torch.empty(4, 2, device="meta")
     assert apply_orthogonal(U, V, method).shape == (4, 2)
     assert orthogonalize(U, method).shape == (4, 4)
+
+
+@pytest.mark.parametrize("d", [5, 40])
+def test_gradients_of_loewdin_in_float32(d):
+    """The poles have the right values, and the right slopes."""
+    for seed in range(10):
+        torch.manual_seed(seed)
+        U, V = torch.eye(d) + 0.15 * torch.randn(d, d) / (d / 5) ** 0.5, torch.randn(d, 3)
+        G = torch.randn(d, 3)
+        results = []
+        for dtype in (torch.float32, torch.float64):
+            u = U.to(dtype).requires_grad_()
+            rotated = apply_orthogonal(u, V.to(dtype), "loewdin")
+            results.append(torch.autograd.grad(rotated, u, G.to(dtype))[0])
+        assert (results[0] - results[1]).norm() < 5e-5 * results[1].norm()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ._kernels.autograd import full_precision
+from ._kernels.autograd import full_precision, one_step
 from ._kernels.orthogonal import elimination
 from ._kernels.orthogonal.batches import each_matrix
 from ._kernels.orthogonal.cayley import Cayley, CayleyMatrix
@@ -68,7 +68,7 @@ def orthogonalize(U: Tensor, method: str = "gram_schmidt") -> Tensor:
     if _is_small(U, method):
         with full_precision(U.device.type):
             work = U.to(torch.promote_types(U.dtype, torch.float32))
-            small: Tensor = CayleyMatrix.apply(work.flatten(0, -3))
+            small: Tensor = _cayley_matrix(work.flatten(0, -3))
         return small.view(U.shape).to(U.dtype)
     eye = torch.eye(U.shape[-1], dtype=U.dtype, device=U.device).expand_as(U)
     return apply_orthogonal(U, eye, method)
@@ -205,16 +205,19 @@ def _act(U: Tensor, V: Tensor, method: str) -> Tensor:
     if V.numel() == 0:
         return U @ V
     if _is_small(U, method):
-        small: Tensor = CayleyMatrix.apply(U)
+        small: Tensor = _cayley_matrix(U)
         return small @ V
     if n > d:
         return _act(U, torch.eye(d, dtype=U.dtype, device=U.device).expand_as(U), method) @ V
     if method == "cayley":
-        rotated: Tensor = Cayley.apply(U, V, False)
+        rotated: Tensor = _cayley(U, V, False)
         return rotated
     if method in ("loewdin", "exponential"):
         return series(U, V, method)
     return triangular(U, V, reflections=method == "householder")
+
+
+_cayley, _cayley_matrix = one_step(Cayley), one_step(CayleyMatrix)
 
 
 def _is_small(U: Tensor, method: str) -> bool:

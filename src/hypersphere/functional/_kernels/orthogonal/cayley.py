@@ -6,7 +6,7 @@ The gradient, with Y = (I - W)^{-1} V and Z = 2 (I - W)^{-T} G, is dL/dW = Z Y^T
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -32,45 +32,72 @@ class Cayley(Function):
 
     @staticmethod
     def forward(ctx: Any, U: Tensor, V: Tensor, packed: bool) -> Tensor:
-        ctx.shrink, ctx.packed = None, packed
+        ctx.packed = packed
         found = elimination.cayley(U, V) if packed else None
         ctx.eliminated = found is not None
         if found is not None:
-            ctx.save_for_backward(*found[1])
+            ctx.save_for_backward(U, V, *found[1])
             return found[0]
-        factors, pivots, ctx.exchanged, Y = _solve(_identity_plus(U, V, packed), V)
-        result = 2.0 * Y - V
-        # Note [Large W]: only a large one makes the LU exchange rows.
-        if ctx.exchanged and not torch.compiler.is_compiling() and stretched(result, V):
-            A, columns = _identity_plus(U.double(), V, packed), V.double()
-            factors, pivots, ctx.exchanged, Y = _solve(A.clone(), columns)
-            if stretched(2.0 * Y - columns, columns):
-                ctx.shrink = (_LARGEST / A.abs().amax((-2, -1), keepdim=True)).clamp_max(1.0)
-                A *= ctx.shrink
-                A.diagonal(dim1=-2, dim2=-1).fill_(1.0)
-                factors, pivots, ctx.exchanged, Y = _solve(A, columns)
-            result = (2.0 * Y - columns).to(V.dtype)
-        ctx.save_for_backward(factors, pivots, Y)
+        result, lu = _factorize(U, V, packed)
+        ctx.exchanged, ctx.shrink = lu[3:]
+        ctx.save_for_backward(*lu[:3])
         return result
 
     @staticmethod
     @differentiable_once
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
-        if ctx.eliminated:
-            found = elimination.Eliminated(*ctx.saved_tensors)
-            Z, grad_U = elimination.cayley_gradient(found, grads[0], ctx.needs_input_grad[0])
-            return grad_U, Z - grads[0] if ctx.needs_input_grad[1] else None, None
-        factors, pivots, Y = ctx.saved_tensors
-        dtype, G = grads[0].dtype, grads[0].to(Y.dtype)
-        Z = _lu_solve(factors, pivots, ctx.exchanged, G, adjoint=True).mul_(2.0)
-        grad_U = None
-        if ctx.needs_input_grad[0]:
-            outer = above_skew_outer if ctx.packed else upper_skew_outer
-            grad_U = outer(Z.mT, Y.mT)
-            if ctx.shrink is not None:
-                grad_U *= ctx.shrink
-            grad_U = (pack_skew(grad_U) if ctx.packed else grad_U).to(dtype)
-        return grad_U, (Z - G).to(dtype) if ctx.needs_input_grad[1] else None, None
+        (G,), (for_U, for_V, _) = grads, ctx.needs_input_grad
+        if not ctx.eliminated:
+            factors, pivots, Y = ctx.saved_tensors
+            return *_gradients(_LU(factors, pivots, Y, ctx.exchanged, ctx.shrink), G, ctx), None
+        U, V, *saved = ctx.saved_tensors
+        Z, grad_U = elimination.cayley_gradient(elimination.Eliminated(*saved), G, for_U)
+        turned = Z - G  # R^T G, as long as G
+        if stretched(turned, G):  # G sees digits that were lost where V sees none
+            return *_gradients(_factorize(U, V, ctx.packed)[1], G, ctx), None
+        return grad_U, turned if for_V else None, None
+
+
+class _LU(NamedTuple):
+    """LU of I - W, and Y; `shrink` is what W was multiplied with, if it was too large."""
+
+    factors: Tensor
+    pivots: Tensor
+    Y: Tensor
+    exchanged: bool
+    shrink: Tensor | None
+
+
+def _factorize(U: Tensor, V: Tensor, packed: bool) -> tuple[Tensor, _LU]:
+    """R V, and what its gradient needs."""
+    shrink = None
+    factors, pivots, exchanged, Y = _solve(_identity_plus(U, V, packed), V)
+    result = 2.0 * Y - V
+    # Note [Large W]: only a large one makes the LU exchange rows.
+    if exchanged and not torch.compiler.is_compiling() and stretched(result, V):
+        A, columns = _identity_plus(U.double(), V, packed), V.double()
+        factors, pivots, exchanged, Y = _solve(A.clone(), columns)
+        if stretched(2.0 * Y - columns, columns):
+            shrink = (_LARGEST / A.abs().amax((-2, -1), keepdim=True)).clamp_max(1.0)
+            A *= shrink
+            A.diagonal(dim1=-2, dim2=-1).fill_(1.0)
+            factors, pivots, exchanged, Y = _solve(A, columns)
+        result = (2.0 * Y - columns).to(V.dtype)
+    return result, _LU(factors, pivots, Y, exchanged, shrink)
+
+
+def _gradients(lu: _LU, grad: Tensor, ctx: Any) -> tuple[Tensor | None, Tensor | None]:
+    """The gradients in U and V, where they are needed."""
+    G = grad.to(lu.Y.dtype)
+    Z = _lu_solve(lu.factors, lu.pivots, lu.exchanged, G, adjoint=True).mul_(2.0)
+    grad_U = None
+    if ctx.needs_input_grad[0]:
+        outer = above_skew_outer if ctx.packed else upper_skew_outer
+        grad_U = outer(Z.mT, lu.Y.mT)
+        if lu.shrink is not None:
+            grad_U *= lu.shrink
+        grad_U = (pack_skew(grad_U) if ctx.packed else grad_U).to(grad.dtype)
+    return grad_U, (Z - G).to(grad.dtype) if ctx.needs_input_grad[1] else None
 
 
 class CayleyMatrix(Function):

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..autograd import Function
+from ..autograd import Function, one_step
 from ..shared import made_once
 
 # One gather does it for blocks up to this size; above, a table of places would be as large as the
@@ -118,5 +118,8 @@ def pack_skew(square: Tensor) -> Tensor:
 
 def unpacked_skew(numbers: Tensor, d: int) -> Tensor:
     """:func:`unpack_skew`, with a gradient."""
-    result: Tensor = Unpack.apply(numbers, d)
+    result: Tensor = _unpack(numbers, d)
     return result
+
+
+_unpack = one_step(Unpack)

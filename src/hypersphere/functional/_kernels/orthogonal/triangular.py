@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ...host import can_look, known
-from ..autograd import Function, differentiable_once
+from ..autograd import Function, differentiable_once, one_step
 from . import elimination, orthonormal, panels
 from .batches import each_matrix
 from .panels import add_product, halfway, inverse_upper, spans
@@ -38,7 +38,7 @@ def triangular(U: Tensor, V: Tensor, reflections: bool) -> Tensor:
     """
     result: Tensor
     if not can_look(U):
-        result = Reflectors.apply(U, V, reflections)
+        result = _reflect(U, V, reflections)
         return result
     with torch.no_grad():
         low, high = spectrum(U, squared=True)
@@ -52,7 +52,7 @@ def triangular(U: Tensor, V: Tensor, reflections: bool) -> Tensor:
         result = BlockGramSchmidt.apply(U, V, reflections, parts)
         if not stretched(result.detach(), V, 20 * torch.finfo(V.dtype).eps):  # Note [Spectra]
             return result
-    result = Reflectors.apply(U, V, reflections)
+    result = _reflect(U, V, reflections)
     return result
 
 
@@ -208,3 +208,6 @@ class Reflectors(Function):
             K = torch.linalg.solve_triangular(packed.mT, K, upper=False, left=False)
             grad_U = torch.ormqr(packed, tau, K)
         return grad_U, sign.unsqueeze(-1) * P if ctx.needs_input_grad[1] else None, None
+
+
+_reflect = one_step(Reflectors)
