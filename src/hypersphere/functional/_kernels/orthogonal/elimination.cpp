@@ -165,7 +165,9 @@ int determinant(void* gemm, float* q, float* inverses, int d, int threads) {
   const auto panel = scratch((size_t)d * WIDTH);
   bool finite = true;  // what went wrong shows in the solution
 #pragma omp parallel num_threads(threads)
-  factorize(Product{(Gemm)gemm}, Member{}, q, inverses, panel.get(), d, d, signs.data(), finite);
+  for_each(1, d, [&](size_t, const Member& thread) {
+    factorize(Product{(Gemm)gemm}, thread, q, inverses, panel.get(), d, d, signs.data(), finite);
+  });
   int result = 1;
   for (int sign : signs) result *= -sign;
   return result;

@@ -47,7 +47,7 @@ def cayley(numbers: Tensor, V: Tensor) -> tuple[Tensor, Eliminated] | None:
     y, turned = torch.empty_like(v), torch.empty_like(v)
     places = (t.data_ptr() for t in (numbers, v, factors, inverses, y, turned))
     count = torch.Size(lead).numel()
-    error = _library().cayley(gemm(), *places, d, n, count, threads_for(d, count))
+    error = _library().cayley(gemm(), *places, d, n, count, team())
     if not error <= TOLERANCE:
         return None
     return turned.mT, Eliminated(factors, inverses, y.mT)
@@ -62,7 +62,7 @@ def cayley_gradient(found: Eliminated, G: Tensor, wanted: bool) -> tuple[Tensor,
     numbers = g.new_empty(*lead, d * (d - 1) // 2) if wanted else None
     places = (0 if t is None else t.data_ptr() for t in (*found, g, z, numbers))
     count = torch.Size(lead).numel()
-    _library().cayley_gradient(gemm(), *places, d, n, count, threads_for(d, count))
+    _library().cayley_gradient(gemm(), *places, d, n, count, team())
     return z.mT, numbers
 
 
@@ -75,7 +75,7 @@ def determinant(Q: Tensor) -> Tensor | None:
     *lead, d = Q.shape[:-1]
     inverses = work.new_empty(d, WIDTH)
     found = [
-        _library().determinant(gemm(), place, inverses.data_ptr(), d, threads_for(d))
+        _library().determinant(gemm(), place, inverses.data_ptr(), d, team())
         for (place,) in matrices_of(work, lead=lead)
     ]
     return work.new_tensor(found).view(lead)
@@ -90,9 +90,13 @@ def matrices_of(*tensors: Tensor, lead: list[int]) -> Any:
         yield tuple(start + i * step for start, step in zip(starts, steps, strict=True))
 
 
-def threads_for(d: int, count: int = 1) -> int:
-    """Small matrices are through before a second thread has started, unless there are many."""
-    return torch.get_num_threads() if d * count > 2 * WIDTH else 1
+def team() -> int:
+    """Threads that go through a function together.
+
+    All of them also for small matrices, of which each has one thread: a BLAS that sees no team at
+    work would start threads of its own for every small product.
+    """
+    return torch.get_num_threads()
 
 
 def available(like: Tensor) -> bool:
@@ -139,7 +143,7 @@ def _agrees(found: Any) -> bool:
         Q = torch.cat([-eye[-1:], eye[:-1]]).flip(0)
         sign, work, inverses = round(torch.linalg.det(Q).item()), Q.clone(), v.new_empty(d, WIDTH)
         places = (work.data_ptr(), inverses.data_ptr())
-        right = found.determinant(gemm(), *places, d, threads_for(d)) == sign
+        right = found.determinant(gemm(), *places, d, team()) == sign
         return right and all(map(close_to, results, expected))
 
 
@@ -151,7 +155,7 @@ def _run_all(found: Any, numbers: Tensor, v: Tensor) -> list[Tensor]:
     slopes = torch.empty_like(numbers)
 
     def call(function: Any, *tensors: Tensor) -> None:
-        function(run, *(t.data_ptr() for t in tensors), d, n, 1, threads_for(d))
+        function(run, *(t.data_ptr() for t in tensors), d, n, 1, team())
 
     call(found.cayley, numbers, v, factors, inverses, y, turned)
     g.copy_(v)

@@ -33,44 +33,51 @@ static void inverse_root(float* gram, float* inverse, int size) {
   }
 }
 
-// Q in the place of U (d, d), T right of its diagonal blocks, and the inverses (d, WIDTH) of those.
-extern "C" void orthonormalize(void* gemm, float* q, float* t, float* inverses, int d, int threads) {
-  const Product product{(Gemm)gemm};
+// Q in the place of U (d, d), T right of its diagonal blocks, and the inverses (d, WIDTH) of those; `sums` is memory of
+// (team, d, WIDTH).
+static void orthonormalize_one(const Product& product, const Member& thread, float* q, float* t, float* inverses,
+                               float* sums, int d) {
   const size_t strip = (size_t)d * WIDTH;
+  const int from = thread.begin(d), rows = thread.end(d) - from;
+  const auto memory = scratch(2 * WIDTH * WIDTH + (size_t)(rows + 1) * WIDTH);
+  float *gram = memory.get(), *inverse = gram + WIDTH * WIDTH, *block = inverse + WIDTH * WIDTH;
+  for (int first = 0; first < d; first += WIDTH) {
+    const int last = std::min(first + WIDTH, d), size = last - first, rest = d - last;
+    float* own = q + (size_t)from * d + first;
+    // B^T (B, rest) over the rows of this thread. By columns, as BLAS reads it, all of it is transposed.
+    product('N', 'T', d - first, size, rows, 1, own, d, own, d, 0, sums + thread.me * strip, d);
+    if (rows == 0) std::fill_n(sums + thread.me * strip, strip, 0.0f);
+    thread.wait();
+    // Every thread finds S^{-1} for itself, rather than wait for another one's.
+    std::fill_n(gram, WIDTH * WIDTH, 0.0f);
+    for (int part = 0; part < thread.team; ++part)
+      for (int i = 0; i < size; ++i)
+#pragma omp simd
+        for (int j = 0; j < size; ++j) gram[i * WIDTH + j] += sums[part * strip + (size_t)i * d + j];
+    inverse_root(gram, inverse, size);
+    if (thread.me == 0) std::copy_n(inverse, size * WIDTH, inverses + (size_t)first * WIDTH);
+    const int begin = thread.begin(rest), columns = thread.end(rest) - begin;
+    float* total = sums + size + begin;
+    for (int part = 1; part < thread.team; ++part)
+      for (int i = 0; i < size; ++i)
+#pragma omp simd
+        for (int j = 0; j < columns; ++j) total[(size_t)i * d + j] += total[part * strip + (size_t)i * d + j];
+    float* share = t + (size_t)first * d + last;
+    product('N', 'T', columns, size, size, 1, total, d, inverse, WIDTH, 0, share + begin, d);
+    product('N', 'N', size, rows, size, 1, inverse, WIDTH, own, d, 0, block, WIDTH);
+    for (int i = 0; i < rows; ++i) std::copy_n(block + (size_t)i * WIDTH, size, own + (size_t)i * d);
+    thread.wait();
+    product('N', 'N', rest, rows, size, -1, share, d, own, d, 1, own + size, d);
+  }
+  thread.wait();  // the next matrix takes the same sums
+}
+
+extern "C" void orthonormalize(void* gemm, float* q, float* t, float* inverses, int d, int count, int threads) {
+  const size_t matrix = (size_t)d * d, strip = (size_t)d * WIDTH;
   const auto sums = scratch(threads * strip);
 #pragma omp parallel num_threads(threads)
-  {
-    const Member thread;
-    const int from = thread.begin(d), rows = thread.end(d) - from;
-    const auto memory = scratch(2 * WIDTH * WIDTH + (size_t)(rows + 1) * WIDTH);
-    float *gram = memory.get(), *inverse = gram + WIDTH * WIDTH, *block = inverse + WIDTH * WIDTH;
-    for (int first = 0; first < d; first += WIDTH) {
-      const int last = std::min(first + WIDTH, d), size = last - first, rest = d - last;
-      float* own = q + (size_t)from * d + first;
-      // B^T (B, rest) over the rows of this thread. By columns, as BLAS reads it, all of it is transposed.
-      product('N', 'T', d - first, size, rows, 1, own, d, own, d, 0, sums.get() + thread.me * strip, d);
-      if (rows == 0) std::fill_n(sums.get() + thread.me * strip, strip, 0.0f);
-      thread.wait();
-      // Every thread finds S^{-1} for itself, rather than wait for another one's.
-      std::fill_n(gram, WIDTH * WIDTH, 0.0f);
-      for (int part = 0; part < thread.team; ++part)
-        for (int i = 0; i < size; ++i)
-#pragma omp simd
-          for (int j = 0; j < size; ++j) gram[i * WIDTH + j] += sums.get()[part * strip + (size_t)i * d + j];
-      inverse_root(gram, inverse, size);
-      if (thread.me == 0) std::copy_n(inverse, size * WIDTH, inverses + (size_t)first * WIDTH);
-      const int begin = thread.begin(rest), columns = thread.end(rest) - begin;
-      float* total = sums.get() + size + begin;
-      for (int part = 1; part < thread.team; ++part)
-        for (int i = 0; i < size; ++i)
-#pragma omp simd
-          for (int j = 0; j < columns; ++j) total[(size_t)i * d + j] += total[part * strip + (size_t)i * d + j];
-      float* share = t + (size_t)first * d + last;
-      product('N', 'T', columns, size, size, 1, total, d, inverse, WIDTH, 0, share + begin, d);
-      product('N', 'N', size, rows, size, 1, inverse, WIDTH, own, d, 0, block, WIDTH);
-      for (int i = 0; i < rows; ++i) std::copy_n(block + (size_t)i * WIDTH, size, own + (size_t)i * d);
-      thread.wait();
-      product('N', 'N', rest, rows, size, -1, share, d, own, d, 1, own + size, d);
-    }
-  }
+  for_each(count, d, [&](size_t k, const Member& thread) {
+    float* own = sums.get() + (thread.team == 1 ? omp_get_thread_num() * strip : 0);
+    orthonormalize_one(Product{(Gemm)gemm}, thread, q + k * matrix, t + k * matrix, inverses + k * strip, own, d);
+  });
 }

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..libraries import library
 from .blas import gemm
-from .elimination import WIDTH, close_to, matrices_of, suits, threads_for
+from .elimination import WIDTH, close_to, suits, team
 from .panels import spans
 
 __all__ = ["orthonormalize"]
@@ -27,8 +27,8 @@ def orthonormalize(U: Tensor) -> tuple[Tensor, Tensor, list[Tensor]] | None:
         return None
     (*lead, d), Q = U.shape[:-1], U.clone(memory_format=torch.contiguous_format)
     T, inverses = torch.empty_like(Q), Q.new_empty(*lead, d, WIDTH)
-    for places in matrices_of(Q, T, inverses, lead=lead):
-        _library().orthonormalize(gemm(), *places, d, threads_for(d))
+    places, count = (t.data_ptr() for t in (Q, T, inverses)), torch.Size(lead).numel()
+    _library().orthonormalize(gemm(), *places, d, count, team())
     return Q, T, [inverses[..., i:j, : j - i] for i, j in spans(d)]
 
 
@@ -41,7 +41,7 @@ def _library() -> Any:
     found = library(path.read_text(), headers=path.parent)
     if found is None:
         return None
-    found.orthonormalize.argtypes = [c_void_p] * 4 + [c_int] * 2
+    found.orthonormalize.argtypes = [c_void_p] * 4 + [c_int] * 3
     found.orthonormalize.restype = None
     return found if _agrees(found) else None
 
@@ -56,7 +56,7 @@ def _agrees(found: Any) -> bool:
         signs = upper.diagonal().sign()
         T, inverses = torch.zeros_like(Q), Q.new_empty(d, WIDTH)
         places = (t.data_ptr() for t in (Q, T, inverses))
-        found.orthonormalize(gemm(), *places, d, threads_for(d))
+        found.orthonormalize(gemm(), *places, d, 1, team())
         right = signs.unsqueeze(-1) * upper
         first = torch.linalg.inv(right[:WIDTH, :WIDTH])
         results = [Q, T[:WIDTH, WIDTH:], inverses[:WIDTH]]

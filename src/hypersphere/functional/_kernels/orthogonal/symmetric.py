@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..libraries import library
 from .blas import gemm
-from .elimination import WIDTH, close_to, matrices_of, suits, threads_for
+from .elimination import WIDTH, close_to, matrices_of, suits, team
 
 __all__ = ["Solved", "half_product", "solve", "solve_again"]
 
@@ -41,7 +41,7 @@ def half_product(
     A, B, (*lead, d) = A.contiguous(), B.contiguous(), A.shape[:-1]
     C = torch.empty_like(A)
     for places in matrices_of(A, B, C, lead=lead):
-        _library().half_product(gemm(), *places, scale, d, turned, sign, threads_for(d))
+        _library().half_product(gemm(), *places, scale, d, turned, sign, team())
     return C
 
 
@@ -57,7 +57,7 @@ def solve(M: Tensor, shifts: list[float], rows: Tensor) -> Solved | None:
     y, added = M.new_empty(*lead, count, n, d), M.new_tensor(shifts)
     for m, v, *places in matrices_of(M, rows, factors, inverses, y, lead=lead):
         own = (m, added.data_ptr(), v, *places)
-        _library().solve(gemm(), *own, d, n, count, threads_for(d))
+        _library().solve(gemm(), *own, d, n, count, team())
     return Solved(factors, inverses, y)
 
 
@@ -67,7 +67,7 @@ def solve_again(factors: Tensor, inverses: Tensor, rows: Tensor) -> Tensor:
     rows, (*lead, n, d), count = rows.contiguous(), rows.shape, factors.shape[-3]
     y = rows.new_empty(*lead, count, n, d)
     for places in matrices_of(factors, inverses, rows, y, lead=lead):
-        _library().solve_again(gemm(), *places, d, n, count, threads_for(d))
+        _library().solve_again(gemm(), *places, d, n, count, team())
     return y
 
 
@@ -99,7 +99,7 @@ def _agrees(found: Any) -> bool:
         y, again = A.new_empty(2, count, n, d).unbind()
 
         def call(function: Any, *tensors: Tensor, numbers: tuple[float, ...]) -> None:
-            function(gemm(), *(t.data_ptr() for t in tensors), *numbers, threads_for(d))
+            function(gemm(), *(t.data_ptr() for t in tensors), *numbers, team())
 
         call(found.half_product, A, A, M, numbers=(1.0, d, True, 1))
         square = W @ W
