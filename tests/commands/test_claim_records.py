@@ -264,3 +264,11 @@ def test_two_at_once_on_one_record(bench, capsys):
     assert "small.json is in use: process" in told and "--results" in told
     assert bench.result.read_bytes() == before
     assert [path.name for path in bench.result.parent.iterdir()] == ["small.json"]
+
+
+def test_two_methods_of_the_same_settings_are_refused(bench, capsys):
+    bench.claim = CLAIM.replace("comparisons:", "  same: FOLDER/c.yaml\ncomparisons:")
+    with pytest.raises(AssertionError):
+        bench.run()
+    assert "softmax and same have the same settings" in capsys.readouterr().err
+    assert not bench.trained and not bench.result.exists()

@@ -90,6 +90,7 @@ class Comparison:
                 place = self.arguments.folder / f"{method.name}-seed{seed}"
                 run = self._plan(place, seeded(config, method.chosen, method.name, seed))
                 planned.append(dataclasses.replace(run, name=f"{method.name}, seed {seed}"))
+                _refuse_twins(runs.get(run.folder), method)
                 runs[run.folder] = (method, seed)
 
         def note(run: PlannedRun, how: Ended) -> None:
@@ -122,6 +123,7 @@ class Comparison:
                 place = self.arguments.folder / "tuning" / f"{method.name}-{text}"
                 run = self._plan(place, self._trial(config, values, method.name))
                 planned.append(dataclasses.replace(run, name=f"{method.name}, {text}"))
+                _refuse_twins(trials.get(run.folder), method)
                 trials[run.folder] = (method, values)
 
         def note(run: PlannedRun, how: Ended) -> None:
@@ -326,6 +328,15 @@ def _labels(specs: Sequence[str]) -> list[str]:
         return short
     folders = [path.resolve().parent.name for path, _ in paths]
     return [f"{folder}-{name}" for folder, name in zip(folders, short, strict=True)]
+
+
+def _refuse_twins(other: tuple[Method, Any] | None, method: Method) -> None:
+    """A folder holds the run of one method."""
+    if other is not None:
+        raise _config.ConfigError(
+            f"{other[0].name} and {method.name} have the same settings, so that a run of one is a "
+            "run of the other: leave one out"
+        )
 
 
 def make_folder(folder: Path, flag: str) -> None:
