@@ -103,20 +103,25 @@ def _table(title: str, runs: dict[str, dict]) -> str:
         first = next(row for row in rows if row)
         sign = "≥" if first["at_least"] else "≤"
         peak = next((r["peak_mb"] for r in rows if r and r["peak_mb"] is not None), None)
-        cells = [name, *map(_figure, rows)]
+        cells = [name, *(_figure(row, first) for row in rows)]
         cells += ["" if peak is None else f"{peak:.0f}"] if peaks else []
         cells.append(f"{sign} {first['limit']:g}" if first["limit"] is not None else "")
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
-def _figure(row: dict | None) -> str:
+def _figure(row: dict | None, newest: dict) -> str:
+    """A figure, bold if it misses its bar, or that of a newer run on another processor."""
     if row is None:
         return ""
+    missed = row["met"] is False
+    if row["met"] is None and newest["limit"] is not None:
+        reached = row["ratio"] if row["value"] is None else row["value"]
+        missed = (reached < newest["limit"]) if newest["at_least"] else (reached > newest["limit"])
     ratio = f"{row['ratio']:.3g}" if row["ratio"] is not None else ""
     value = f"{row['value']:.4g} {row['unit']}".strip() if row["value"] is not None else ""
     figure = f"{value} ({ratio})" if ratio and value else ratio or value
-    return f"**{figure}**" if row["met"] is False else figure
+    return f"**{figure}**" if missed else figure
 
 
 def plain_table(record: dict) -> str:

@@ -91,7 +91,7 @@ def test_rotations_refuse_second_derivatives(method, lead):
         return apply_orthogonal(U, V, method).sin().sum() + U.pow(3).sum()
 
     torch._dynamo.reset()
-    with pytest.raises(RuntimeError, match=r"no second derivatives|no autograd formula"):
+    with pytest.raises(RuntimeError, match="rotations have no second derivatives"):
         derivatives(torch.compile(loss, backend="eager"), U)  # not those of U^3 alone
 
 
@@ -104,5 +104,5 @@ def test_packed_rotations_refuse_second_derivatives(method):
         return apply_packed(numbers[0], V, method).sin().sum() + numbers.pow(3).sum()
 
     torch._dynamo.reset()
-    with pytest.raises(RuntimeError, match=r"no second derivatives|no autograd formula"):
+    with pytest.raises(RuntimeError, match="rotations have no second derivatives"):
         derivatives(torch.compile(loss, backend="eager"), numbers)

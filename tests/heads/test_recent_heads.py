@@ -653,7 +653,12 @@ def test_the_factor_of_sphereface2_is_that_of_its_loss():
 
 
 @pytest.mark.parametrize(
-    "head", [heads.SphereFace2Head(DIM, CLASSES), MarginHead(DIM, CLASSES, angular=lambda c: c**3)]
+    "head",
+    [
+        heads.SphereFace2Head(DIM, CLASSES),
+        heads.ArcFaceHead(DIM, CLASSES),
+        MarginHead(DIM, CLASSES, angular=lambda c: c**3),
+    ],
 )
 def test_second_derivatives_are_refused_before_a_term_is_lost(head):
     x, labels = torch.randn(4, DIM, requires_grad=True), torch.arange(4)

@@ -2,6 +2,8 @@
 
 import contextlib
 import json
+import os
+import signal
 
 import pytest
 import torch
@@ -76,6 +78,10 @@ def test_processes_decode_the_same_batches():
         for _ in range(2):
             for (x, y), (a, b) in zip(plain, spread, strict=True):
                 assert torch.equal(x, a) and torch.equal(y, b)
+        # A terminal and `timeout` signal the whole group: the trainer still wants batches then.
+        for pid in spread._decoders.pool._processes:
+            os.kill(pid, signal.SIGTERM)
+            os.kill(pid, signal.SIGINT)
         served = iter(spread)
         next(served)
         state = spread.state_dict()  # batches that are decoded ahead do not count

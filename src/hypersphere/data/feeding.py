@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import multiprocessing
+import multiprocessing.connection
+import os
 import pickle
+import signal
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
@@ -83,7 +87,19 @@ def _receive(packed: bytes) -> None:
     """In a process of `Decoders`: keep the data set, and leave the other cores to the others."""
     global _dataset
     torch.set_num_threads(1)
+    # Ctrl-C and `timeout` signal the whole group; the trainer still wants batches then, to finish
+    # its step and save. Decoders end when it closes them, or with it.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     _dataset = pickle.loads(packed)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        multiprocessing.connection.wait([parent.sentinel])
+        os._exit(1)
 
 
 def decode(index: Any) -> Any:

@@ -36,7 +36,7 @@ SECONDS = 120
 
 def switched_off() -> bool:
     """Whether the user wants none of this: HYPERSPHERE_NATIVE=0."""
-    return os.environ.get("HYPERSPHERE_NATIVE", "1") == "0"
+    return os.environ.get("HYPERSPHERE_NATIVE", "1").lower() in ("0", "false", "off", "no")
 
 
 @cache

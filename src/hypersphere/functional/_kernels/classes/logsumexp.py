@@ -134,6 +134,13 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
     ctx.options = inputs[TENSORS:]
 
 
+NO_SECOND = (
+    "the loss of this head has no second derivatives, which create_graph=True asks for; the "
+    "scores `head(features, labels)` have them"
+)
+
+
+@refuses_second_derivatives(NO_SECOND)
 def _differentiate(ctx: Any, go: Tensor, gm: Tensor, gr: Tensor, _: Tensor) -> tuple[Any, ...]:
     need_b, need_k = ctx.needs_input_grad[3:5]
     gz, gw, gb, gk = _operator_backward(go, gm, gr, *ctx.saved_tensors, *ctx.options, need_k)
@@ -157,10 +164,7 @@ class _CallableActivation(Function):
         return output
 
     @staticmethod
-    @refuses_second_derivatives(
-        "the loss of this head has no second derivatives, which create_graph=True asks for; the "
-        "scores `head(features, labels)` have them"
-    )
+    @refuses_second_derivatives(NO_SECOND)
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
         tensors = ctx.saved_tensors[:TENSORS]
         others, inverse, *parameters = ctx.saved_tensors[TENSORS:]

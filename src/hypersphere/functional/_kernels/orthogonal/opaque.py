@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ...host import can_look
+from ..autograd import differentiable_once
 from .exponential import Exponential
 from .loewdin import Loewdin
 from .products import by_products
@@ -59,6 +60,7 @@ def _keep_inputs(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     ctx.save_for_backward(U, V)
 
 
+@differentiable_once
 def _series_gradients(ctx: Any, G: Tensor) -> tuple[Tensor, Tensor, None]:
     return *rotation_series_backward(*ctx.saved_tensors, G, ctx.method), None
 
