@@ -81,14 +81,15 @@ def slopes(function, cos):
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 @pytest.mark.parametrize("method", ["cayley", "gram_schmidt", "householder", "loewdin"])
+@pytest.mark.parametrize("outer", [torch.sin, lambda x: 2 * x], ids=["sine", "linear"])
 @pytest.mark.parametrize("lead", [(), (2,)], ids=["one", "batch"])
-def test_rotations_refuse_second_derivatives(method, lead):
+def test_rotations_refuse_second_derivatives(method, lead, outer):
     torch.manual_seed(0)
     V = torch.randn(*lead, 5, 3, dtype=torch.float64)
     U = (torch.eye(5) + 0.1 * torch.randn(*lead, 5, 5)).double()
 
     def loss(U):
-        return apply_orthogonal(U, V, method).sin().sum() + U.pow(3).sum()
+        return outer(apply_orthogonal(U, V, method)).sum() + U.pow(3).sum()
 
     torch._dynamo.reset()
     with pytest.raises(RuntimeError, match="rotations have no second derivatives"):
@@ -96,12 +97,13 @@ def test_rotations_refuse_second_derivatives(method, lead):
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+@pytest.mark.parametrize("outer", [torch.sin, lambda x: 2 * x], ids=["sine", "linear"])
 @pytest.mark.parametrize("method", ["cayley", "exponential"])
-def test_packed_rotations_refuse_second_derivatives(method):
+def test_packed_rotations_refuse_second_derivatives(method, outer):
     V, numbers = torch.randn(5, 3, dtype=torch.float64), torch.randn(1, 10, dtype=torch.float64)
 
     def loss(numbers):
-        return apply_packed(numbers[0], V, method).sin().sum() + numbers.pow(3).sum()
+        return outer(apply_packed(numbers[0], V, method)).sum() + numbers.pow(3).sum()
 
     torch._dynamo.reset()
     with pytest.raises(RuntimeError, match="rotations have no second derivatives"):

@@ -1,5 +1,7 @@
 """Each map against its definition, its gradient, and the places where the definitions break."""
 
+import itertools
+
 import pytest
 import torch
 
@@ -7,7 +9,13 @@ from hypersphere import functional as HF
 from hypersphere.functional._kernels.orthogonal import exponential as _exponential
 from hypersphere.functional._kernels.orthogonal import loewdin as _loewdin
 from hypersphere.functional._kernels.orthogonal import triangular as _triangular
-from hypersphere.functional.orthogonalize import METHODS, apply_orthogonal, orthogonalize
+from hypersphere.functional.orthogonalize import (
+    METHODS,
+    apply_orthogonal,
+    apply_packed,
+    orthogonalize,
+    pack_skew,
+)
 from tolerances import close
 
 from reference import orthogonalize as reference
@@ -307,11 +315,17 @@ def test_blocks_of_cayley_have_the_right_gradient():
 @pytest.mark.parametrize("method", DISTINCT)
 def test_second_derivatives_are_refused_before_a_term_is_lost(method):
     U = (torch.eye(4) + 0.1 * torch.randn(4, 4)).requires_grad_()
-    rotated = apply_orthogonal(U, torch.randn(4, 2), method)
-    loss = rotated.square().sum() + U.pow(3).sum()
-    (slope,) = torch.autograd.grad(loss, U, create_graph=True)
-    with pytest.raises(RuntimeError, match="rotations have no second derivatives"):
-        torch.autograd.grad(slope.sum(), U)
+    for dtype, power in itertools.product((torch.float32, torch.float64), (1, 2)):
+        for x, rotate in ((U, apply_orthogonal), (pack_skew(U), apply_packed)):
+            if rotate is apply_packed and method not in ("cayley", "exponential"):
+                continue
+            x = x.detach().to(dtype).requires_grad_()
+            rotated = rotate(x, torch.randn(4, 2, dtype=dtype), method)
+            # A loss that is linear in the rotated columns has a gradient that is a constant.
+            loss = rotated.pow(power).sum() + x.pow(3).sum()
+            with pytest.raises(RuntimeError, match="rotations have no second derivatives"):
+                (slope,) = torch.autograd.grad(loss, x, create_graph=True)
+                torch.autograd.grad(slope.sum(), x)
 
 
 @pytest.mark.parametrize("method", ["gram_schmidt", "householder", "loewdin", "cayley"])

@@ -226,3 +226,23 @@ def test_ogd_checkpoints_and_low_precision_raise_no_alarm(monkeypatch):
     matrix(torch.randn(6, 8))
     monkeypatch.setattr(torch, "no_grad", lambda: pytest.fail("looked again"))
     matrix(torch.randn(6, 8))
+
+
+def test_momentum_goes_on_after_loading_in_sixteen_bits():
+    """Loading casts the buffers of an optimizer to the type of their parameters."""
+    losses = []
+    for reload in (False, True):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(8, 4)).bfloat16()
+        rotate(model, method="ogd", skip=())
+        optimizer = OGD(parameter_groups(model), lr=0.1, momentum=0.9)
+        x = torch.randn(5, 8, dtype=torch.bfloat16)
+        for step in range(3):
+            if reload and step:
+                optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+            loss = model(x).float().square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        losses.append(loss.item())
+    assert losses[1] == pytest.approx(losses[0], rel=2e-2)

@@ -12,7 +12,9 @@ from torch import Tensor
 __all__ = ["refuses_second_derivatives"]
 
 
-def refuses_second_derivatives(sentence: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def refuses_second_derivatives(
+    sentence: str, at_once: bool = False
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """For a backward that cannot be differentiated: refuse it, before a gradient misses a part.
 
     `torch.autograd.function.once_differentiable` refuses as well, but only where something is
@@ -21,6 +23,8 @@ def refuses_second_derivatives(sentence: str) -> Callable[[Callable[..., Any]], 
 
     Args:
         sentence: what has no second derivatives, and what to do instead.
+        at_once: refuse to build a graph of the gradients. For functions that do not save what they
+            are differentiated in: their gradients could not be tied to it.
     """
 
     def decorate(backward: Callable[..., Any]) -> Callable[..., Any]:
@@ -28,6 +32,8 @@ def refuses_second_derivatives(sentence: str) -> Callable[[Callable[..., Any]], 
         def once(ctx: Any, *grads: Any) -> Any:
             if not torch.is_grad_enabled() or torch.compiler.is_compiling():
                 return backward(ctx, *grads)
+            if at_once:
+                raise RuntimeError(sentence)
             read = _ReadOnce(ctx)
             with torch.no_grad():
                 results = backward(read, *grads)

@@ -138,7 +138,8 @@ class OGD(Optimizer):
         W = (W - W.mT).mul_(-0.5)  # in this order it lies by rows, as W does
         if group["momentum"]:
             past = state.get("momentum_buffer")
-            total = W if past is None else past.mul_(group["momentum"]).add_(W)
+            # Loading a state casts the buffer to the type of the parameter.
+            total = W if past is None else past.to(wide).mul_(group["momentum"]).add_(W)
             state["momentum_buffer"] = total
             W = W.add(total, alpha=group["momentum"]) if group["nesterov"] else total
         size = _norm_bound(W)

@@ -73,10 +73,11 @@ def full_precision(device: str) -> AbstractContextManager[object]:
     return torch.autocast(device, enabled=False) if on else nullcontext()
 
 
-differentiable_once = refuses_second_derivatives(
+NO_SECOND = (
     "rotations have no second derivatives, which create_graph=True asks for; "
     "`hypersphere.orthogonal.fold(model)` gives plain weights, which have them"
 )
+differentiable_once = refuses_second_derivatives(NO_SECOND, at_once=True)
 
 
 _single_steps: list[Callable[..., Any]] = []

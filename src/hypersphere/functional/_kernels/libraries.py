@@ -19,12 +19,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from functools import cache
+from collections.abc import Callable
+from functools import cache, wraps
 from pathlib import Path
+from typing import Any
 
 from .kept import kept_folder, processor
 
-__all__ = ["library", "switched_off"]
+__all__ = ["library", "switched_off", "trial"]
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +68,23 @@ def library(text: str, headers: Path | None = None) -> ctypes.CDLL | None:
     except (OSError, subprocess.SubprocessError) as error:
         _tell_failed(_reason(error))
         return None
+
+
+def trial(check: Callable[..., bool]) -> Callable[..., bool]:
+    """A check of a library that is not passed either where torch's own routines fail.
+
+    They do if OMP_THREAD_LIMIT allows fewer threads than torch counts on.
+    """
+
+    @wraps(check)
+    def passes(*arguments: Any) -> bool:
+        try:
+            return check(*arguments)
+        except RuntimeError as error:
+            _tell_failed(f"torch could not compute what they are compared with ({error})")
+            return False
+
+    return passes
 
 
 @cache

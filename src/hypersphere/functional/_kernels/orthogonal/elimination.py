@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ...host import can_look
-from ..libraries import library, switched_off
+from ..libraries import library, switched_off, trial
 from .blas import gemm
 
 __all__ = ["Eliminated", "available", "cayley", "cayley_gradient", "determinant"]
@@ -126,6 +126,7 @@ def _library() -> Any:
     return found if _agrees(found) else None
 
 
+@trial
 def _agrees(found: Any) -> bool:
     """Whether three blocks and a rest are eliminated as torch does it, by all threads."""
     d, n = 3 * WIDTH + 5, 3

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ...host import can_look
 from ..autograd import Function, differentiable_once
-from ..libraries import library, switched_off
+from ..libraries import library, switched_off, trial
 from .blas import gemm
 from .packed import pack_skew, skew_of_packed
 from .rotations import above_skew_outer, skew, stretched, upper_skew_outer
@@ -146,6 +146,7 @@ def _library() -> Any:
     return found if _agrees(found) else None
 
 
+@trial
 def _agrees(kernels: Any) -> bool:
     """Whether both forms give the same terms."""
     with torch.no_grad(), torch.device("cpu"):

@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...derivatives import refuses_second_derivatives
 from ...host import can_look
-from ..autograd import differentiable_once
+from ..autograd import NO_SECOND
 from .exponential import Exponential
 from .loewdin import Loewdin
 from .products import by_products
@@ -60,7 +61,7 @@ def _keep_inputs(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     ctx.save_for_backward(U, V)
 
 
-@differentiable_once
+@refuses_second_derivatives(NO_SECOND)
 def _series_gradients(ctx: Any, G: Tensor) -> tuple[Tensor, Tensor, None]:
     return *rotation_series_backward(*ctx.saved_tensors, G, ctx.method), None
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..libraries import library
+from ..libraries import library, trial
 from .blas import gemm
 from .elimination import WIDTH, close_to, suits, team
 from .panels import spans
@@ -46,6 +46,7 @@ def _library() -> Any:
     return found if _agrees(found) else None
 
 
+@trial
 def _agrees(found: Any) -> bool:
     """Whether Q and T of three blocks and a rest are those of torch, by all threads."""
     d = 3 * WIDTH + 5

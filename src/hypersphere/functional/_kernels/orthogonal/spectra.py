@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ...host import can_look, known
-from ..libraries import library, switched_off
+from ..libraries import library, switched_off, trial
 from ..shared import made_once
 
 # Note [Spectra]
@@ -118,6 +118,7 @@ def _lanczos_library() -> Any:
     return found if _lanczos_agrees(found) else None
 
 
+@trial
 def _lanczos_agrees(kernels: Any) -> bool:
     """Whether both forms give the same matrix T for a symmetric, a squared and a skew A."""
     with torch.no_grad(), torch.device("cpu"):
