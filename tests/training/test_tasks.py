@@ -11,6 +11,7 @@ from small_run import run, small_config
 
 from hypersphere import data
 from hypersphere.training import Config, load_net
+from hypersphere.training.build import make_sized_model
 from hypersphere.training.config import (
     DataConfig,
     FewShotConfig,
@@ -19,6 +20,7 @@ from hypersphere.training.config import (
     TrainConfig,
 )
 from hypersphere.training.held_out import hold_out
+from hypersphere.training.run.checkpoint import load_weights
 from hypersphere.training.run.trained import TrainedRun
 from tolerances import close
 
@@ -95,6 +97,15 @@ def test_gan_moves_both_players_and_regularizes_the_discriminator(tmp_path):
     assert 0 < tests[-1]["generated"] < 1 and 0 < tests[-1]["real"] < 1
     pictures = np.load(tmp_path / "a/samples.npy")
     assert pictures.shape == (64, 1, 8, 8) and pictures.dtype == np.uint8
+    # in evaluation mode, of the last weights: none depends on the others of its batch
+    generator = load_weights(tmp_path / "a/checkpoints/step-00000006/model.safetensors")
+    made = make_sized_model(config.gan.generator, (1,)).eval()
+    made.load_state_dict(
+        {k.partition(".")[2]: v for k, v in generator.items() if k.startswith("generator.")}
+    )
+    z = torch.randn(64, 6, generator=torch.Generator().manual_seed(config.seed))
+    alone = ((made(z[:1]).clamp(-1, 1) + 1) * 127.5).detach().round()
+    assert (alone - torch.from_numpy(pictures[:1])).abs().max() <= 1
     assert_resumes_to_the_same(config, tmp_path, 3)
 
 

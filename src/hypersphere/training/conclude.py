@@ -25,7 +25,7 @@ MOST_FEATURES = 2000  # what the report shows and stores
 
 
 def conclude(job: Job, run: Run, record: RunFolder, say: Any) -> Any:
-    """Write what follows training to the run folder.
+    """Write what follows training to the run folder, with the network in evaluation mode.
 
     Args:
         job: the task and its data.
@@ -37,7 +37,7 @@ def conclude(job: Job, run: Run, record: RunFolder, say: Any) -> Any:
         The verification of unseen classes, or None where the data have no pairs of them.
     """
     summary: dict[str, Any] = {"last": run.tested, "best": run.best}
-    net, result = job.task.model, None
+    net, result = job.task.model.eval(), None
     if hasattr(job.task, "conclude"):
         summary.update(job.task.conclude(run, record, say))
     for values in run.call("summarize"):
