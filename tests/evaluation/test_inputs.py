@@ -53,6 +53,9 @@ class Flat(nn.Module):
         self.calls += 1
         return x.flatten(1)
 
+    def fingerprint(self):
+        return "flat"
+
 
 @pytest.mark.parametrize(
     "transforms",

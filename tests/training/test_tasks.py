@@ -19,6 +19,7 @@ from hypersphere.training.config import (
     OptimizerConfig,
     TrainConfig,
 )
+from hypersphere.training.diagnose import NotFinite
 from hypersphere.training.held_out import hold_out
 from hypersphere.training.run.checkpoint import load_weights
 from hypersphere.training.run.trained import TrainedRun
@@ -243,6 +244,27 @@ def test_few_shot_holds_out_whole_classes(tmp_path):
     # Opened again, it has the same parts: a warning would be an error here.
     again = TrainedRun.open(tmp_path).loaders.split
     assert not set(again.test.labels.tolist()) & set(again.train.labels.tolist())
+
+
+def test_few_shot_refuses_to_test_on_trained_classes(tmp_path):
+    config = Config(task="few_shot", data=DataConfig(batch_size=32), model={"name": "mlp"})
+    with pytest.raises(ValueError, match="test part of digits has 10 trained classes .*holdout"):
+        run(config, tmp_path)
+
+
+@pytest.mark.parametrize("lr", [1e21, 1e30])
+def test_few_shot_that_diverges_in_the_last_update_is_an_error(tmp_path, lr):
+    config = Config(
+        task="few_shot",
+        data=DataConfig(batch_size=32, holdout=0.5),
+        model={"name": "mlp", "widths": [8]},
+        optimizer=OptimizerConfig(lr=lr),
+        few_shot=FewShotConfig(["nearest_mean"], episodes=3, queries=5),
+        train=TrainConfig(steps=1, quiet=True),
+    )
+    with pytest.raises(NotFinite, match="not finite"):
+        run(config, tmp_path)
+    assert (tmp_path / "diverged.json").exists()
 
 
 def test_fine_tuning_starts_from_the_weights_that_fit(tmp_path):

@@ -68,7 +68,7 @@ def extract(
         logits: the model's scores instead of its features.
         cache: folder that keeps results by the hash of the model, of the samples and of the
             transform. What has no fingerprint is computed anew: a transform that is a lambda, a
-            function of your own or a module; a model with a class of your own (unless it has a
+            function of your own, a partial or a module; a model with a class of your own (unless it has a
             method `fingerprint()` that returns a text), a function as an attribute or a forward
             hook; samples of a DataLoader or of a data set without `take`.
         progress: called with (samples done, samples in all).

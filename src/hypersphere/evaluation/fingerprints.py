@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import functools
 import hashlib
 import sys
 import types
@@ -132,9 +131,8 @@ def fingerprint(value: Any) -> str | None:
     None, numbers, texts, types, tensors, arrays, and collections of them are known by their
     values; parts of this package and dataclasses by their type and all their attributes; functions
     and classes of hypersphere, torch, torchvision and timm, and built-in functions, by their name;
-    partials by what they consist of; anything with a method `fingerprint()` by what that returns.
-    Everything else (lambdas, functions, modules) may differ in ways that cannot be seen, and has
-    none.
+    anything with a method `fingerprint()` by what that returns. Everything else (lambdas, functions
+    of your own, partials, modules) may differ in ways that cannot be seen, and has none.
 
     Args:
         value: a preprocessing, or an attribute of one.
@@ -163,8 +161,6 @@ def fingerprint(value: Any) -> str | None:
         return None if None in texts else f"set({sorted(map(str, texts))})"
     if isinstance(value, dict):
         return _joined("dict", {repr(key): item for key, item in value.items()})
-    if isinstance(value, functools.partial):
-        return _joined("partial", {"function": value.func, **value.keywords, "": value.args})
     if isinstance(value, (types.FunctionType, type)):
         return _place(value) if _is_named(value) else None
     own = getattr(value, "fingerprint", None)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from hypersphere.training.diagnose import NotFinite
+from hypersphere.training.diagnose import check_lengths
 from hypersphere.training.prepare import Job
 from hypersphere.training.run.checkpoint import save_weights
 from hypersphere.training.run.folder import RunFolder
@@ -71,6 +71,7 @@ def verify_unseen(job: Job, run: Run) -> tuple[Any, Any]:
     pairs = job.loaders.split.pairs
     loader = job.loaders.over(pairs.dataset)
     unseen, labels = extract_features(job.task.model, loader, run.fabric.device)
+    check_lengths(unseen, job.task.model)
     index = torch.stack([pairs.first, pairs.second], 1)
     result = verification(
         unseen, unseen, pairs.same, protocol="plain", index=index, folds=pairs.fold
@@ -111,12 +112,7 @@ def save_features(
 
     Small pictures (up to 32 x 32) go with them, so that a point of the report can show its own.
     """
-    bad = int((~torch.isfinite(features)).any(1).sum())
-    if bad:
-        raise NotFinite(
-            f"the features of {bad} of {len(features)} test samples are not finite: the network's "
-            f"output overflows on them, so there is nothing to report"
-        )
+    check_lengths(features)
     keep = torch.arange(len(features))
     if len(features) > MOST_FEATURES:
         keep = torch.linspace(0, len(features) - 1, MOST_FEATURES).long()

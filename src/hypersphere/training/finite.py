@@ -19,6 +19,7 @@ from hypersphere.training.diagnose import (
     bad_parameters,
     explain,
     is_finite,
+    spoiled_buffer,
 )
 from hypersphere.training.distributed import any_process, one_process, share_states
 from hypersphere.training.fsdp import is_fsdp
@@ -137,9 +138,10 @@ def check_test(run: Run, values: Mapping[str, Any]) -> None:
         return
     for name, value in values.items():
         if isinstance(value, float) and not math.isfinite(value):
+            buffer = spoiled_buffer(run.task.model)
             raise NotFinite(
                 f"the test after step {run.step} gives {name} {value}: the network's output is not "
-                f"finite, though its weights are" + ADVICE
+                f"finite" + (buffer or ", though its weights are" + ADVICE)
             )
 
 

@@ -139,16 +139,16 @@ def _train(
     record.remove("diverged.json")  # of an earlier attempt
     try:
         run = fit(job.task, record, fabric, job.settings, job.hooks, resume)
+        outcome = Outcome(record.path, run.tested, run.best, run.interrupted, step=run.step)
+        if run.interrupted is None and fabric.is_global_zero:
+            # The first process goes on alone, with the whole network.
+            if is_fsdp(fabric) or is_spread(job.task.model):
+                job.task.model = load_net(record.path).to(fabric.device)
+            with one_process():
+                outcome.verification = conclude(job, run, record, say)
     except NotFinite as error:
         record.json("diverged.json", {"reason": str(error)})  # a result, too: see campaign.py
         raise
-    outcome = Outcome(record.path, run.tested, run.best, run.interrupted, step=run.step)
-    if run.interrupted is None and fabric.is_global_zero:
-        # The first process goes on alone, with the whole network.
-        if is_fsdp(fabric) or is_spread(job.task.model):
-            job.task.model = load_net(record.path).to(fabric.device)
-        with one_process():
-            outcome.verification = conclude(job, run, record, say)
     fabric.barrier()
     return outcome
 
