@@ -88,6 +88,23 @@ class WeightGradients:
     def __init__(self) -> None:
         self.handle: Any = None
 
+    def check_model(self, model: Any) -> None:
+        """ValueError for a model in which it would change nothing.
+
+        Args:
+            model: what is trained.
+        """
+        from hypersphere.layers import weighted_gradients
+
+        handle = weighted_gradients(model)
+        if not handle.handles:
+            raise ValueError(
+                "hooks.weighted_gradients is for decoupled layers without weights, of which the "
+                "model has none: leave it out, or choose an operator, such as --model.operator "
+                "sphere"
+            )
+        handle.remove()
+
     def start(self, run: Any) -> None:
         from hypersphere.layers import weighted_gradients
 
