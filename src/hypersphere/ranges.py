@@ -204,7 +204,7 @@ def _check_kind(name: str, value: Any, kinds: tuple[Any, ...]) -> None:
 
 
 def _count_text(kinds: tuple[Any, ...]) -> str:
-    """" of 2 numbers", where the type says how many items a list has."""
+    """ " of 2 numbers", where the type says how many items a list has."""
     count = next((len(_items(kind)) for kind in kinds if _items(kind)), 0)
     return f" of {count} numbers" if count else ""
 

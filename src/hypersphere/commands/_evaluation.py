@@ -117,9 +117,13 @@ def _verification_options(p: argparse.ArgumentParser) -> None:
         help="sphereface, insightface, opensphere, or plain as `train` prints "
         "(default: sphereface)",
     )
-    p.add_argument("--folds", type=read_as(Folds), default=10, help="folds of the pairs (default: 10)")
     p.add_argument(
-        "--pca", type=read_as(Count), help="principal directions of the training folds to keep (default: all)"
+        "--folds", type=read_as(Folds), default=10, help="folds of the pairs (default: 10)"
+    )
+    p.add_argument(
+        "--pca",
+        type=read_as(Count),
+        help="principal directions of the training folds to keep (default: all)",
     )
     p.add_argument("--all-pairs", action="store_true", help="every pair of the labeled samples")
     p.add_argument("--save", metavar="FILE", help="keep the features as .safetensors")
@@ -143,10 +147,17 @@ def _threshold_options(p: argparse.ArgumentParser) -> None:
 
 def _identification_options(p: argparse.ArgumentParser) -> None:
     p.add_argument(
-        "--ranks", type=read_as(Count), nargs="+", default=[1, 5, 10], help="the k of rank-k (default: 1 5 10)"
+        "--ranks",
+        type=read_as(Count),
+        nargs="+",
+        default=[1, 5, 10],
+        help="the k of rank-k (default: 1 5 10)",
     )
     p.add_argument(
-        "--sizes", type=read_as(Count), nargs="+", help="numbers of distractors (default: 10 100 ... all)"
+        "--sizes",
+        type=read_as(Count),
+        nargs="+",
+        help="numbers of distractors (default: 10 100 ... all)",
     )
     p.add_argument("--distractors", metavar="FILE|DIR", help="features, or a folder of pictures")
     p.add_argument(
@@ -176,9 +187,14 @@ def _robustness_options(p: argparse.ArgumentParser) -> None:
         default=["none", "fgsm", "bim"],
         help="none fgsm bim pgd deepfool_l2 deepfool_linf (default: none fgsm bim)",
     )
-    p.add_argument("--eps", type=read_as(NotNegative), default=8.0, help="in pixels of 255 (default: 8)")
     p.add_argument(
-        "--step", type=read_as(Positive), default=2.0, help="of BIM and PGD, in pixels of 255 (default: 2)"
+        "--eps", type=read_as(NotNegative), default=8.0, help="in pixels of 255 (default: 8)"
+    )
+    p.add_argument(
+        "--step",
+        type=read_as(Positive),
+        default=2.0,
+        help="of BIM and PGD, in pixels of 255 (default: 2)",
     )
     p.add_argument("--steps", type=read_as(Count), help="of BIM and PGD (default: 20)")
     p.add_argument("--source", metavar="RUN", help="craft the examples on this run (transfer)")
@@ -194,12 +210,23 @@ def _fewshot_options(p: argparse.ArgumentParser) -> None:
     )
     p.add_argument("--way", type=read_as(Way), default=5, help="classes per episode (default: 5)")
     p.add_argument(
-        "--shot", type=read_as(Count), nargs="+", default=[1, 5], help="samples to learn from (default: 1 5)"
+        "--shot",
+        type=read_as(Count),
+        nargs="+",
+        default=[1, 5],
+        help="samples to learn from (default: 1 5)",
     )
-    p.add_argument("--queries", type=read_as(Count), default=15, help="samples to test on (default: 15)")
-    p.add_argument("--episodes", type=read_as(Count), default=600, help="number of episodes (default: 600)")
     p.add_argument(
-        "--scale", type=read_as(Positive), default=2.0, help="of the cosine in baseline++ (default: 2)"
+        "--queries", type=read_as(Count), default=15, help="samples to test on (default: 15)"
+    )
+    p.add_argument(
+        "--episodes", type=read_as(Count), default=600, help="number of episodes (default: 600)"
+    )
+    p.add_argument(
+        "--scale",
+        type=read_as(Positive),
+        default=2.0,
+        help="of the cosine in baseline++ (default: 2)",
     )
     p.add_argument("--seed", type=read_as(Seed), default=0, help="of the episodes (default: 0)")
 
@@ -211,16 +238,30 @@ OPTIONS: dict[str, Callable[[argparse.ArgumentParser], object]] = {
     "robustness": _robustness_options,
     "fewshot": _fewshot_options,
     "classification": lambda p: p.add_argument(
-        "--top", type=read_as(Count), nargs="*", default=[], help="the k of top-k errors (default: none)"
+        "--top",
+        type=read_as(Count),
+        nargs="*",
+        default=[],
+        help="the k of top-k errors (default: none)",
     ),
     "retrieval": lambda p: p.add_argument(
-        "--ks", type=read_as(Count), nargs="+", default=[1, 5, 10], help="of recall@k (default: 1 5 10)"
+        "--ks",
+        type=read_as(Count),
+        nargs="+",
+        default=[1, 5, 10],
+        help="of recall@k (default: 1 5 10)",
     ),
     "imbalance": lambda p: p.add_argument(
-        "--rare", type=read_as(Class), nargs="+", help="rare classes (default: below half of the largest)"
+        "--rare",
+        type=read_as(Class),
+        nargs="+",
+        help="rare classes (default: below half of the largest)",
     ),
     "generative": lambda p: p.add_argument(
-        "--splits", type=read_as(Count), default=10, help="of the inception-style score (default: 10)"
+        "--splits",
+        type=read_as(Count),
+        default=10,
+        help="of the inception-style score (default: 10)",
     ),
 }
 

@@ -49,7 +49,9 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     added = {}
     for name, text in COMMANDS.items():
         p = what.add_parser(name, help=text, description=text, epilog=EPILOG, formatter_class=style)
-        p.add_argument("gallery", type=read_as(Name), metavar="GALLERY", help="folder of the gallery")
+        p.add_argument(
+            "gallery", type=read_as(Name), metavar="GALLERY", help="folder of the gallery"
+        )
         added[name] = p
     for name in ("verify", "remove"):
         added[name].add_argument("name", metavar="NAME", help="the person")
@@ -61,10 +63,14 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
         p.add_argument("--features", metavar="FILE", help="features instead of pictures")
         p.add_argument("--align", action="store_true", help="find and align the largest face")
     for name in ("identify", "verify"):
-        added[name].add_argument("--threshold", type=read_as(Cosine), help="cosine (default: the gallery's)")
+        added[name].add_argument(
+            "--threshold", type=read_as(Cosine), help="cosine (default: the gallery's)"
+        )
         added[name].add_argument("--json", action="store_true", help="print JSON")
     identify = added["identify"]
-    identify.add_argument("--top", type=read_as(Count), default=5, help="so many people (default: 5)")
+    identify.add_argument(
+        "--top", type=read_as(Count), default=5, help="so many people (default: 5)"
+    )
     identify.add_argument(
         "--far",
         type=rate,

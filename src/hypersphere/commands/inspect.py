@@ -40,7 +40,10 @@ def main(argv: list[str]) -> int:
         "--weights", choices=("last", "best"), default="last", help="of a run (default: last)"
     )
     parser.add_argument(
-        "--limit", type=read_as(Annotated[int, Range(ge=0)]), default=2000, help="test samples of a run (default: 2000; 0: none)"
+        "--limit",
+        type=read_as(Annotated[int, Range(ge=0)]),
+        default=2000,
+        help="test samples of a run (default: 2000; 0: none)",
     )
     parser.add_argument("-o", "--output", type=Path, help="write the page: .html")
     parser.add_argument("--json", type=Path, help="write all figures: .json")

@@ -81,15 +81,21 @@ def _parser() -> argparse.ArgumentParser:
         description="Points of minimum energy on a sphere: Thomson s=1, Whyte s=0, Tammes s=inf.",
     )
     parser.add_argument("n", type=read_as(Count), help="number of points")
-    parser.add_argument("--dim", type=read_as(Count), default=3, help="dimension of the space (default: 3)")
+    parser.add_argument(
+        "--dim", type=read_as(Count), default=3, help="dimension of the space (default: 3)"
+    )
     parser.add_argument(
         "-s", "--s", type=float, default=1.0, help="power of the kernel; inf: Tammes (default: 1)"
     )
     parser.add_argument(
         "--half-space", action="store_true", help="spread lines: the points and -points"
     )
-    parser.add_argument("--restarts", type=read_as(Count), help="random starts (default: chosen by n)")
-    parser.add_argument("--seed", type=read_as(Seed), default=0, help="of the random starts (default: 0)")
+    parser.add_argument(
+        "--restarts", type=read_as(Count), help="random starts (default: chosen by n)"
+    )
+    parser.add_argument(
+        "--seed", type=read_as(Seed), default=0, help="of the random starts (default: 0)"
+    )
     parser.add_argument(
         "--symmetry",
         help="starts from orbits of a group: any, or one such as H3+, B3, D5, E8, C5 (default: "

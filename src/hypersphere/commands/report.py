@@ -19,11 +19,17 @@ def main(argv: list[str]) -> int:
     )
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run folders")
     parser.add_argument(
-        "-o", "--output", type=read_as(Name), help="the page (default: RUN/report.html or comparison.html)"
+        "-o",
+        "--output",
+        type=read_as(Name),
+        help="the page (default: RUN/report.html or comparison.html)",
     )
     parser.add_argument("--watch", action="store_true", help="refresh while training goes on")
     parser.add_argument(
-        "--every", type=read_as(Positive), default=5.0, help="seconds between looks (--watch; default: 5)"
+        "--every",
+        type=read_as(Positive),
+        default=5.0,
+        help="seconds between looks (--watch; default: 5)",
     )
     parser.add_argument(
         "--patience",

@@ -68,9 +68,9 @@ def extract(
         logits: the model's scores instead of its features.
         cache: folder that keeps results by the hash of the model, of the samples and of the
             transform. What has no fingerprint is computed anew: a transform that is a lambda, a
-            function of your own, a partial or a module; a model with a class of your own (unless it has a
-            method `fingerprint()` that returns a text), a function as an attribute or a forward
-            hook; samples of a DataLoader or of a data set without `take`.
+            function of your own, a partial or a module; a model with a class of your own (unless it
+            has a method `fingerprint()` that returns a text), a function as an attribute or a
+            forward hook; samples of a DataLoader or of a data set without `take`.
         progress: called with (samples done, samples in all).
 
     Returns:
@@ -92,12 +92,14 @@ def extract(
                 progress(count, count)
             return stored
     device = device or next((p.device for p in model.parameters()), torch.device("cpu"))
+    kind = next((p.dtype for p in model.parameters() if p.is_floating_point()), None)
     function = model if logits else feature_function(model)
     found: Tensor | None = None
     done = 0
     with frozen(model):
         for batch in samples.batches(batch_size):
             x = _prepare(batch, transform).to(device)
+            x = x.to(kind) if x.is_floating_point() else x
             out = _flat(function(x))
             if flips:
                 out = torch.stack([out, _flat(function(x.flip(-1)))], 1)
@@ -161,6 +163,8 @@ class _Rows:
         return self.count
 
     def batches(self, size: int) -> Iterator[Tensor]:
+        if size < 1 or int(size) != size:
+            raise ValueError(f"batch_size: expected a whole number >= 1; got {size!r}")
         for rows in torch.arange(self.count).split(size):
             yield self.take(rows)
 

@@ -59,7 +59,7 @@ def _length(value: Tensor) -> Tensor:
 
 
 def spoiled_buffer(model: nn.Module) -> str:
-    """"; its buffer 'norm.running_var' is not finite", of the first such buffer, or an empty text.
+    """ "; its buffer 'norm.running_var' is not finite", of the first such buffer, or an empty text.
 
     Buffers tell something only where no pass in training mode has written to them since.
     """

@@ -41,9 +41,8 @@ def check_threshold(threshold: Any) -> float | Threshold | None:
     """
     if threshold is None or isinstance(threshold, Threshold):
         return threshold
-    # A little below -1, since a score is rounded: nobody is left out there.
-    if isinstance(threshold, (str, bytes)) or not -2 <= threshold <= 1:
-        raise ValueError(f"threshold: expected a cosine, in [-1, 1]; got {threshold!r}")
+    if isinstance(threshold, (str, bytes)) or not math.isfinite(threshold):
+        raise ValueError(f"threshold: expected a finite number (a cosine); got {threshold!r}")
     return float(threshold)
 
 
