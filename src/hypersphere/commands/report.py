@@ -38,11 +38,6 @@ def main(argv: list[str]) -> int:
         help="stop after so many quiet seconds (--watch; default: 600)",
     )
     options = parser.parse_args(argv)
-    if options.output is not None and Path(options.output).is_dir():
-        parser.error(
-            f"-o names the page, and {options.output} is a folder: give "
-            f"{Path(options.output) / 'report.html'}"
-        )
     count = len(options.runs)
     begin(f"reading {options.runs[0] if count == 1 else f'{count} runs'} ...")
     from ..reports import watch, write_page

@@ -69,7 +69,7 @@ def save_shards(head: MarginHead, folder: str | Path, optimizer: Optimizer | Non
         if start == 0:
             rest = {n: p.detach() for n, p in head.named_parameters() if n not in ROWWISE}
             annealing = None if head.annealing is None else head.annealing.state_dict()
-            common = {"parameters": rest, "annealing": annealing, "shards": names}
+            common: dict[str, Any] = {"parameters": rest, "annealing": annealing, "shards": names}
             common["memory"] = _memory(head)
             common["checksums"] = dict(zip(names, checksums, strict=True))
             common["head"] = _kind(head)
