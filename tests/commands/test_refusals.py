@@ -72,7 +72,10 @@ REFUSED = {
     "report run --watch --every nan": "--every: expected a number > 0; got nan",
     "report run -o pics": "pics is a folder: give pics/report.html",
     "train a.yaml --hooks.weighted_gradients": "of which the model has none",
-    "train --data.options.shift 20 --baseline false": "less than half of its picture, 14 pixels",
+    "train --data.options.shift 20": "shift must be a number in [0, 14]; got 20",
+    "train --data.options.scaling 5": "scaling must be a number in [0, 0.9]; got 5",
+    "train --data.options.rotation -1": "rotation must be a number in [0, 180]; got -1",
+    "train --data.options.folds -1": "folds and per_fold are whole numbers >= 1; got -1 and 300",
     "models cnn3 --batch 0": "--batch: expected a whole number >= 1",
 }
 

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from hypersphere.heads import MarginSchedule
 from hypersphere.registry import register
+from hypersphere.training.sections import NotNegative
 from hypersphere.training.sharding import with_whole_weights
 
 __all__ = [
@@ -172,7 +173,7 @@ class ClassEnergyTerm:
     name = "class_energy"
     needs_labels = True
 
-    def __init__(self, weight: float = 1.0, s: float = 2.0) -> None:
+    def __init__(self, weight: NotNegative = 1.0, s: float = 2.0) -> None:
         from hypersphere.regularizers import ClassEnergy
 
         self.energy = ClassEnergy(weight=weight, s=s)
@@ -191,7 +192,7 @@ class OrthogonalityTerm:
         weight: factor of the penalty. Default: 1.
     """
 
-    def __init__(self, weight: float = 1.0) -> None:
+    def __init__(self, weight: NotNegative = 1.0) -> None:
         self.weight = weight
 
     def terms(self, run: Any, batch: Any, outputs: Any, final: bool) -> dict[str, Tensor]:

@@ -88,12 +88,6 @@ _RANGES: dict[str, Range] = {
     "size": Range(ge=1),
     "copies": Range(ge=1),
     "test_copies": Range(ge=1),
-    "rotation": Range(ge=0, le=180),
-    "scaling": Range(ge=0, lt=1),
-    "shift": Range(ge=0),
-    "folds": Range(ge=1),
-    "per_fold": Range(ge=1),
-    "weight": Range(ge=0),
 }
 
 
