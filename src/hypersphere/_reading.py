@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 __all__ = ["Unreadable", "check_regular", "read_json", "read_lines", "read_sealed"]
-__all__ += ["read_tensors", "read_text", "sealed_text"]
+__all__ += ["checksum_file", "file_checksum", "read_tensors", "read_text", "sealed_text"]
 
 CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 MOST_TEXT = 1 << 30  # bytes of a record or a list
@@ -147,6 +147,28 @@ def read_tensors(path: Path | str) -> dict[str, Tensor]:
         if not os.path.exists(path):  # it went between the look and the reading
             raise FileNotFoundError(f"{path} is not there") from None
         raise Unreadable(f"{path} is damaged, or no .safetensors file: {error}") from None
+
+
+def file_checksum(path: Path | str) -> str:
+    """The CRC-32 of a file.
+
+    Args:
+        path: the file.
+
+    Returns:
+        8 hex digits.
+    """
+    value = 0
+    with open(path, "rb") as file:
+        while block := file.read(1 << 22):
+            value = zlib.crc32(block, value)
+    return f"{value:08x}"
+
+
+def checksum_file(path: Path | str) -> Path:
+    """Where the checksum of a file of weights is kept: NAME.crc32 beside it."""
+    path = Path(path)
+    return path.with_name(f"{path.name}.crc32")
 
 
 def sealed_text(content: dict[str, Any], indent: int = 2) -> str:

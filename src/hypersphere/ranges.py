@@ -145,6 +145,8 @@ def check(name: str, value: Any, hint: Any, rule: Range | NonEmpty | None = None
     _check_kind(name, value, kinds)
     numeric = [kind for kind in kinds if kind in (int, float)]
     if isinstance(value, (list, tuple)):
+        if _count_text(kinds) and not any(len(_items(kind)) == len(value) for kind in kinds):
+            raise ValueError(f"{name} must be a list{_count_text(kinds)}; got {_short(value)}")
         for item in value:
             kind = _item_type(kinds)
             named = isinstance(item, str) and typing.get_origin(kind) is Literal
@@ -196,8 +198,21 @@ def _check_kind(name: str, value: Any, kinds: tuple[Any, ...]) -> None:
         return
     if isinstance(value, (int, float, str)) and allowed & {int, float}:
         return  # said with the range
-    expected = " or ".join(word for kind, word in _WORDS.items() if kind in allowed)
+    words = {**_WORDS, list: f"a list{_count_text(kinds)}"}
+    expected = " or ".join(word for kind, word in words.items() if kind in allowed)
     raise ValueError(f"{name} must be {expected}; got {_short(value)}")
+
+
+def _count_text(kinds: tuple[Any, ...]) -> str:
+    """ " of 2 numbers", where the type says how many items a list has."""
+    count = next((len(_items(kind)) for kind in kinds if _items(kind)), 0)
+    return f" of {count} numbers" if count else ""
+
+
+def _items(kind: Any) -> tuple[Any, ...]:
+    """The types of the items of a tuple of fixed length; empty for anything else."""
+    items = typing.get_args(kind) if typing.get_origin(kind) is tuple else ()
+    return () if Ellipsis in items else items
 
 
 def _plain_kind(kind: Any) -> Any:

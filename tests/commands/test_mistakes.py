@@ -184,7 +184,7 @@ def test_a_mistake_is_one_line(plugin, capsys, words, message):
 @pytest.mark.parametrize(
     "words",
     [
-        ("--hooks.weighted_gradients",),
+        ("--hooks.weighted_gradients", "--model.operator", "sphere"),
         ("--hooks.monitor", '{"every": 1}'),
         ("--regularizers", "null", "--regularizers.orthogonal"),
         ("--rotate",),

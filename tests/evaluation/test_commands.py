@@ -108,7 +108,7 @@ def test_gallery_of_features(capsys, tmp_path):
     query = ["--features", tmp_path / "q.npz"]
     code, out, _ = run(capsys, "gallery", "identify", gallery, *query, "--json")
     assert code == 0 and json.loads(out)[0]["matches"][0]["name"] == "b"
-    assert run(capsys, "gallery", "identify", gallery, *query, "--threshold", 1.1)[0] == 3
+    assert run(capsys, "gallery", "identify", gallery, *query, "--threshold", 1.0)[0] == 3
     assert run(capsys, "gallery", "verify", gallery, "b", *query)[:2][0] == 0
     code, out, _ = run(capsys, "gallery", "verify", gallery, "a", *query, "--threshold", 0.9)
     assert code == 3 and ": no, a" in out

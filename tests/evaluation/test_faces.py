@@ -1,5 +1,6 @@
 """Alignment, detection, lists of pairs, extraction of features and their cache."""
 
+import copy
 import math
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from hypersphere import heads, models
 from hypersphere.evaluation import (
     SPHEREFACE_TEMPLATE,
     Face,
@@ -20,7 +22,7 @@ from hypersphere.evaluation import (
     similarity_transform,
 )
 from hypersphere.evaluation.extraction import feature_function
-from hypersphere.evaluation.fingerprints import data_hash
+from hypersphere.evaluation.fingerprints import code_fingerprint, data_hash
 from hypersphere.training.run.trained import Preprocessing, Samples
 from tolerances import close
 
@@ -195,6 +197,9 @@ class Counting(nn.Module):
         self.calls += 1
         return self.layer(x.flatten(1))
 
+    def fingerprint(self):
+        return "counting"
+
 
 def test_extraction_in_batches_with_flips_and_progress():
     model, images = Counting().train(), torch.randint(256, (10, 1, 3, 4), dtype=torch.uint8)
@@ -226,6 +231,50 @@ def test_cache_is_kept_by_model_samples_and_preprocessing(tmp_path):
     extract(model, images, cache=tmp_path, transform=torch.exp)
     assert model.calls == 6
     assert len(list(tmp_path.iterdir())) == 5
+
+
+class Scaled(nn.Module):
+    """A class of one's own, whose code no version tells."""
+
+    def __init__(self, k):
+        super().__init__()
+        self.k = k
+
+    def forward(self, x):
+        return self.k * x
+
+
+class Named(Scaled):
+    def fingerprint(self):
+        return f"k={self.k}"
+
+
+def test_a_cache_never_gives_the_features_of_another_model(tmp_path):
+    images = torch.rand(4, 3)
+
+    def both(one, other):
+        found = [extract(model, images, cache=tmp_path) for model in (one, other)]
+        assert torch.equal(found[1], extract(other, images))
+        return len(list(tmp_path.iterdir()))
+
+    hooked, replaced = nn.Identity(), nn.Identity()
+    hooked.register_forward_hook(lambda module, args, out: 2 * out)
+    replaced.forward = lambda x: 3 * x
+    activation = nn.Identity()
+    activation.function = lambda x: x
+    rest = nn.Identity()
+    rest.register_buffer("b", torch.ones(1), persistent=False)
+    assert both(Scaled(2), Scaled(3)) == 0
+    assert both(nn.Identity(), hooked) == 1
+    assert both(nn.Identity(), replaced) == 1
+    assert both(nn.Identity(), activation) == 1
+    assert both(nn.Identity(), rest) == 2
+    assert both(Named(2), Named(3)) == 4
+    assert both(nn.Hardtanh(0, 1), nn.LeakyReLU(0.2)) == 6
+    rotated = nn.utils.parametrizations.orthogonal(nn.Linear(3, 3))
+    assert both(nn.Linear(3, 3), rotated) == 8
+    for model in (models.create("cnn3"), heads.MarginHead(8, 4)):
+        assert code_fingerprint(model) == code_fingerprint(copy.deepcopy(model)) is not None
 
 
 def test_hashes_see_what_matters():

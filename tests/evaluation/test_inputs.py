@@ -33,6 +33,9 @@ from hypersphere.evaluation import (
     retrieval,
     verification,
 )
+from hypersphere.evaluation.geometry.geometry import effective_rank
+from hypersphere.evaluation.recognition.search import search
+from hypersphere.heads import PrototypeHead
 
 IDS = torch.tensor([0, 1, 2, 7, 8])
 
@@ -52,6 +55,9 @@ class Flat(nn.Module):
     def forward(self, x):
         self.calls += 1
         return x.flatten(1)
+
+    def fingerprint(self):
+        return "flat"
 
 
 @pytest.mark.parametrize(
@@ -117,7 +123,7 @@ def test_loaders_of_another_order_are_refused_where_labels_come_apart_from_featu
         for use in (
             lambda rows: retrieval(rows, labels),
             lambda rows: fit_thresholds(rows, labels),
-            lambda rows: Gallery().enroll_many("abcd", rows),
+            lambda rows: Gallery().enroll_many(list("abcd"), rows),
             lambda rows: extract(Flat(), rows),
         ):
             with pytest.raises(ValueError, match="not match their labels: .*shuffle=False"):
@@ -143,7 +149,7 @@ def test_loaders_in_order_are_taken():
     ):
         assert torch.equal(extract(Flat(), loader), features)
         known = Gallery(threshold=-1.0)
-        known.enroll_many("abcde", loader)
+        known.enroll_many(list("abcde"), loader)
         assert [known.identify(row)[0].name for row in features] == list("abcde")
 
 
@@ -300,3 +306,30 @@ def test_a_gallery_refuses_thresholds_that_decide_nothing():
         gallery.verify("ada", torch.ones(3), threshold=math.nan)
     with pytest.raises(ValueError, match="threshold"):
         gallery.identify(torch.ones(3), threshold=math.nan)
+
+
+def test_arguments_that_raised_an_error_of_torch():
+    eye = torch.eye(3)
+    scores, _ = search(eye.requires_grad_(), torch.eye(3).requires_grad_(), k=1)
+    assert not scores.requires_grad and (scores == 1).all()
+    with pytest.raises(ValueError, match="matrix: row 0, 1, 2 has NaN"):
+        effective_rank(torch.full((3, 3), float("nan")))
+    net = nn.Linear(4, 2)
+    wide = np.ones((3, 4))
+    assert torch.equal(extract(net, wide), extract(net, wide.astype(np.float32)))
+    for size in (0, -1, 1.5):
+        with pytest.raises(ValueError, match="batch_size: expected a whole number >= 1"):
+            extract(net, wide, batch_size=size)
+    named = DataLoader([{"image": torch.ones(4)} for _ in range(3)])
+    with pytest.raises(ValueError, match="got dictionaries with image"):
+        extract(net, named)
+    gallery = Gallery()
+    with pytest.raises(ValueError, match="expected a name per sample; got one text, 'abc'"):
+        gallery.enroll_many("abc", torch.eye(3))
+    gallery.enroll_many(list("abc"), torch.eye(3))
+    with pytest.raises(ValueError, match="top: expected a whole number"):
+        gallery.identify(torch.ones(3), top=2.5)
+    with pytest.raises(ValueError, match="same: expected 0"):
+        verification(torch.rand(9, 3), torch.rand(9, 3), torch.arange(9) % 3, protocol="plain")
+    with pytest.raises(ValueError, match="num_classes >= 1, got 5.0"):
+        PrototypeHead(in_features=8, num_classes=5.0)

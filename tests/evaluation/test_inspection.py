@@ -255,3 +255,16 @@ def test_callback_for_any_loop(tmp_path):
     assert lines[0]["layers"][0]["name"] == "Linear"
     with pytest.raises(ValueError, match="at least 1"):
         hs.evaluation.InspectionLog(model, every=0)
+
+
+def test_a_checksum_beside_the_weights_is_compared(tmp_path):
+    from hypersphere.training.run.checkpoint import save_weights
+
+    path = tmp_path / "model.safetensors"
+    save_weights(path, {"a": torch.ones(4, 4)})
+    assert "a" in read_checkpoint(path)
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 128  # a sign
+    path.write_bytes(bytes(content))
+    with pytest.raises(ValueError, match="its checksum differs from that in model.safetensors.crc"):
+        read_checkpoint(path)

@@ -1,5 +1,6 @@
 """Sharded classes in real processes over gloo; the checks are in shard_worker.py."""
 
+import math
 import os
 from pathlib import Path
 
@@ -194,12 +195,31 @@ def test_wrong_shards_are_refused_before_the_head_is_touched(tmp_path):
         heads.load_shards(heads.SSoftmaxHead(3, 4, learn_scale=True), folder)
 
 
+def test_rows_that_were_changed_or_are_of_another_head_are_refused(tmp_path):
+    saved(tmp_path, 1.0)
+    (file,) = tmp_path.glob("classes-*.pt")
+    content = torch.load(file, weights_only=True)
+    content["rows"]["weight"].neg_()
+    torch.save(content, file)
+    head = heads.SoftmaxHead(3, 4)
+    with pytest.raises(ValueError, match="was changed after it was written: its checksum differs"):
+        heads.load_shards(head, tmp_path)
+    with pytest.raises(ValueError, match="of another head: it is of a SoftmaxHead"):
+        heads.load_shards(heads.ArcFaceHead(3, 4), tmp_path)
+    saved(tmp_path, math.nan)
+    with pytest.raises(ValueError, match="holds NaN or infinity in 'weight'"):
+        heads.load_shards(head, tmp_path)
+    with pytest.raises(TypeError, match="got a HingeHead: save its state_dict"):
+        heads.save_shards(heads.HingeHead(3, 4), tmp_path)
+
+
 def test_folders_of_earlier_versions_load(tmp_path):
     saved(tmp_path, 1.0)
     (file,) = tmp_path.glob("classes-*.pt")
     file.rename(tmp_path / "classes-000000000-000000004.pt")
     common = torch.load(tmp_path / "common.pt", weights_only=True)
-    del common["shards"]
+    for key in ("shards", "checksums", "head"):
+        del common[key]
     torch.save(common, tmp_path / "common.pt")
     head = heads.SoftmaxHead(3, 4)
     heads.load_shards(head, tmp_path)

@@ -31,8 +31,8 @@ run: {report: false}
 # A small config of every task, and one with rotations, annealing and more.
 TASKS = {
     "classification": CONFIG,
-    "few_shot": CONFIG.replace("data:", "task: few_shot\nfew_shot: {way: 3, shot: 2, queries: 3, "
-        "episodes: 4, epochs: 2, methods: [nearest_mean]}\ndata:"),
+    "few_shot": CONFIG.replace("data: {", "task: few_shot\nfew_shot: {way: 3, shot: 2, queries: 3, "
+        "episodes: 4, epochs: 2, methods: [nearest_mean]}\ndata: {holdout: 0.5, "),
     "gan": "task: gan\n"
         "data: {name: digits, batch_size: 16, share: 0.1, test_share: 0.2, normalize: symmetric}\n"
         "model: {name: sngan_discriminator, widths: [4, 8]}\n"

@@ -27,7 +27,7 @@ import torch
 import torch.distributed.fsdp
 from small_run import small_config
 
-from hypersphere.training import Config, make_fabric, train
+from hypersphere.training import Config, RunError, make_fabric, synchronize, train
 from hypersphere.training.config import (
     DataConfig,
     FabricConfig,
@@ -338,6 +338,39 @@ def one_ends(folder: Path, way: str) -> dict[str, Any]:
     said = {str(rank): folder / f"said-{rank}" for rank in (0, 1)}
     texts = {rank: path.read_text() for rank, path in said.items() if path.exists()}
     return {"codes": codes, "pids": pids, "said": texts, "seconds": seconds}
+
+
+def concludes(folder: Path) -> dict[str, Any]:
+    """A GAN in two processes to its end; then one of them asks for an exchange on its own."""
+    from hypersphere.training.config import GanConfig
+    from hypersphere.training.distributed import one_process
+
+    config = Config(
+        task="gan",
+        data=DataConfig(batch_size=16, share=0.1, test_share=0.2, normalize="symmetric"),
+        model={"name": "sngan_discriminator", "widths": [4, 8]},
+        gan=GanConfig({"name": "sngan_generator", "widths": [8, 4], "features": 6}, samples=20),
+        train=TrainConfig(steps=2, quiet=True),
+    )
+
+    def work() -> None:
+        fabric = make_fabric(accelerator="cpu", strategy="ddp")
+        train(config, folder / "run", fabric=fabric)
+        if fabric.is_global_zero:
+            statistics = torch.nn.BatchNorm1d(3, track_running_stats=False)
+            synchronize(torch.nn.Sequential(statistics))
+            said = ""
+            try:
+                with one_process():
+                    statistics(torch.randn(4, 3))
+                    torch.distributed.all_reduce(torch.ones(1))
+            except RunError as error:
+                said = str(error)
+            (folder / "said").write_text(said)
+        fabric.barrier()
+
+    codes = wait(start(2, work))
+    return {"codes": codes, "said": (folder / "said").read_text()}
 
 
 def noise(folder: Path) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from hypersphere.training import (
     schedules,
 )
 from hypersphere.training.conclude import save_features
-from hypersphere.training.diagnose import layers_in_order
+from hypersphere.training.diagnose import bad_parameters, layers_in_order
 
 NETWORKS = {
     "cnn9": ({"in_channels": 1, "image_size": 8, "widths": (4, 4, 4), "features": 6}, (1, 8, 8)),
@@ -172,9 +172,24 @@ def test_a_last_test_that_is_not_finite_is_an_error(fabric, tmp_path):
     assert not (tmp_path / "checkpoints/step-00000002").exists()
 
 
+def test_a_buffer_that_spoils_the_last_test_is_named(fabric, tmp_path):
+    task = task_of("mlp", fabric)
+    task.model.register_buffer("running_var", torch.tensor([math.nan]))
+    task.test = lambda: {"loss": math.nan}
+    with pytest.raises(NotFinite, match="finite; its buffer 'running_var' is not finite"):
+        fit(task, RunFolder(tmp_path), fabric, Settings(1, quiet=True))
+
+
+def test_weights_whose_length_overflows_are_bad():
+    net = nn.Linear(2, 2)
+    assert bad_parameters(net) == []
+    net.bias.data.fill_(1e30)
+    assert bad_parameters(net) == ["bias"] and bad_parameters(net.double()) == []
+
+
 def test_features_that_are_not_finite_are_refused_with_a_sentence(tmp_path):
     features = torch.rand(5, 8)
-    features[1, 2] = math.inf
+    features[1, 2] = 1e30
     with pytest.raises(NotFinite, match="features of 1 of 5 test samples are not finite"):
         save_features(RunFolder(tmp_path), features, torch.arange(5), list("abcde"))
 

@@ -61,5 +61,5 @@ def test_a_run_with_mixup(tmp_path):
 
 
 def test_alpha_is_checked():
-    with pytest.raises(ValueError, match="alpha must be above 0"):
+    with pytest.raises(ValueError, match="alpha must be a number in"):
         Mixup(alpha=0.0)

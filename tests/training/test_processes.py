@@ -175,6 +175,15 @@ def test_a_process_that_stands_still_does_not_hold_up_the_others(tmp_path):
 
 
 @pytest.mark.slow
+def test_what_follows_training_waits_for_no_other_process(tmp_path):
+    from test_fsdp import processes
+
+    answer = processes("concludes", tmp_path)
+    assert answer["codes"] == [0, 0] and (tmp_path / "run/samples.npy").exists()
+    assert "one acts alone" in answer["said"] and "fabric.devices 1" in answer["said"]
+
+
+@pytest.mark.slow
 def test_processes_of_a_gan_draw_noise_of_their_own(tmp_path):
     from test_fsdp import processes
 

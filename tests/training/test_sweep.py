@@ -108,7 +108,7 @@ def test_another_config_is_refused_and_divergence_is_an_answer(tmp_path, monkeyp
     assert sweep.main(short) == 2
     assert "trial 0 was changed after it was finished" in capsys.readouterr().err
     assert sweep.main([*short, "--trials", "many"]) == 2
-    assert "--trials takes a whole number; got 'many'" in capsys.readouterr().err
+    assert "--trials takes a whole number >= 1; got 'many'" in capsys.readouterr().err
     wild = ["c.yaml", "--study", "wild", "--trials", "2", "--folds", "2", "--train.steps", "40"]
     assert sweep.main([*wild, "--search", "optimizer.lr=1e30:1e31"]) == 1
     seen = capsys.readouterr()

@@ -11,6 +11,7 @@ from small_run import run, small_config
 
 from hypersphere import data
 from hypersphere.training import Config, load_net
+from hypersphere.training.build import make_sized_model
 from hypersphere.training.config import (
     DataConfig,
     FewShotConfig,
@@ -18,7 +19,9 @@ from hypersphere.training.config import (
     OptimizerConfig,
     TrainConfig,
 )
+from hypersphere.training.diagnose import NotFinite
 from hypersphere.training.held_out import hold_out
+from hypersphere.training.run.checkpoint import load_weights
 from hypersphere.training.run.trained import TrainedRun
 from tolerances import close
 
@@ -95,6 +98,15 @@ def test_gan_moves_both_players_and_regularizes_the_discriminator(tmp_path):
     assert 0 < tests[-1]["generated"] < 1 and 0 < tests[-1]["real"] < 1
     pictures = np.load(tmp_path / "a/samples.npy")
     assert pictures.shape == (64, 1, 8, 8) and pictures.dtype == np.uint8
+    # in evaluation mode, of the last weights: none depends on the others of its batch
+    generator = load_weights(tmp_path / "a/checkpoints/step-00000006/model.safetensors")
+    made = make_sized_model(config.gan.generator, (1,)).eval()
+    made.load_state_dict(
+        {k.partition(".")[2]: v for k, v in generator.items() if k.startswith("generator.")}
+    )
+    z = torch.randn(64, 6, generator=torch.Generator().manual_seed(config.seed))
+    alone = ((made(z[:1]).clamp(-1, 1) + 1) * 127.5).detach().round()
+    assert (alone - torch.from_numpy(pictures[:1])).abs().max() <= 1
     assert_resumes_to_the_same(config, tmp_path, 3)
 
 
@@ -232,6 +244,27 @@ def test_few_shot_holds_out_whole_classes(tmp_path):
     # Opened again, it has the same parts: a warning would be an error here.
     again = TrainedRun.open(tmp_path).loaders.split
     assert not set(again.test.labels.tolist()) & set(again.train.labels.tolist())
+
+
+def test_few_shot_refuses_to_test_on_trained_classes(tmp_path):
+    config = Config(task="few_shot", data=DataConfig(batch_size=32), model={"name": "mlp"})
+    with pytest.raises(ValueError, match="test part of digits has 10 trained classes .*holdout"):
+        run(config, tmp_path)
+
+
+@pytest.mark.parametrize("lr", [1e21, 1e30])
+def test_few_shot_that_diverges_in_the_last_update_is_an_error(tmp_path, lr):
+    config = Config(
+        task="few_shot",
+        data=DataConfig(batch_size=32, holdout=0.5),
+        model={"name": "mlp", "widths": [8]},
+        optimizer=OptimizerConfig(lr=lr),
+        few_shot=FewShotConfig(["nearest_mean"], episodes=3, queries=5),
+        train=TrainConfig(steps=1, quiet=True),
+    )
+    with pytest.raises(NotFinite, match="not finite"):
+        run(config, tmp_path)
+    assert (tmp_path / "diverged.json").exists()
 
 
 def test_fine_tuning_starts_from_the_weights_that_fit(tmp_path):

@@ -54,7 +54,7 @@ def read_arguments(argv: list[str]) -> Arguments:
         elif flag in TAKE_VALUE and (not argv or argv[0].startswith("--")):
             raise ConfigError(f"{flag} needs a value")
         elif flag == "--folder":
-            found.folder = Path(argv.pop(0))
+            found.folder = Path(_text(argv.pop(0), "--folder"))
         elif flag == "--metric":
             found.metric = argv.pop(0)
         elif flag == "--jobs":
@@ -73,6 +73,12 @@ def read_arguments(argv: list[str]) -> Arguments:
         if seed in found.seeds[:number]:
             raise ConfigError(f"--seeds names seed {seed} twice: a run counts once; leave one out")
     return found
+
+
+def _text(text: str, flag: str) -> str:
+    if not text.strip():
+        raise ConfigError(f"{flag} needs a value; got {text!r}")
+    return text
 
 
 def _number(text: str, flag: str, least: float, whole: bool = False) -> float:

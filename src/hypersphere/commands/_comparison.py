@@ -50,7 +50,8 @@ def better(metric: str) -> Literal["lower", "higher"]:
     >>> better("top5_error"), better("accuracy")
     ('lower', 'higher')
     """
-    return "lower" if any(w in metric for w in ("error", "loss", "eer", "distance")) else "higher"
+    words = ("error", "loss", "eer", "distance", "frechet")
+    return "lower" if any(word in metric for word in words) else "higher"
 
 
 def metric_value(summary: Mapping[str, Any], kind: str, metric: str, name: str) -> float:

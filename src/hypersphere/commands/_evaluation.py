@@ -5,14 +5,20 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from ..ranges import Range
+from ._numbers import Count, NotNegative, Positive, Seed, read_as
 from ._rates import rate
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from ..training.run.trained import Samples, TrainedRun
+
+Class = Annotated[int, Range(ge=0)]
+Folds = Way = Annotated[int, Range(ge=2)]
+Part = Annotated[float, Range(ge=0, lt=1)]
 
 FEATURES_HELP = """arrays in a --features file (.npz or .safetensors), by kind:
   verification    features_a, features_b, same [, fold]; or features, index (pairs), same [, fold]
@@ -75,10 +81,10 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
         )
         p.add_argument("--images", metavar="DIR", help="pictures in one folder per class")
         p.add_argument(
-            "--limit", type=int, help="use so many samples, evenly spread (default: all)"
+            "--limit", type=read_as(Count), help="use so many samples, evenly spread (default: all)"
         )
         p.add_argument(
-            "--batch-size", type=int, default=128, help="samples per step (default: 128)"
+            "--batch-size", type=read_as(Count), default=128, help="samples per step (default: 128)"
         )
         p.add_argument("--no-cache", action="store_true", help="do not keep features in RUN/cache")
         p.add_argument("--quiet", action="store_true", help="no progress")
@@ -100,6 +106,9 @@ KINDS = {
 }
 
 
+SCORED = ("classification", "robustness", "imbalance")  # by the run's own classes
+
+
 def _verification_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("--pairs", metavar="FILE", help="pairs.txt of LFW, or lines `a.jpg b.jpg 0|1`")
     p.add_argument(
@@ -108,9 +117,13 @@ def _verification_options(p: argparse.ArgumentParser) -> None:
         help="sphereface, insightface, opensphere, or plain as `train` prints "
         "(default: sphereface)",
     )
-    p.add_argument("--folds", type=int, default=10, help="folds of the pairs (default: 10)")
     p.add_argument(
-        "--pca", type=int, help="principal directions of the training folds to keep (default: all)"
+        "--folds", type=read_as(Folds), default=10, help="folds of the pairs (default: 10)"
+    )
+    p.add_argument(
+        "--pca",
+        type=read_as(Count),
+        help="principal directions of the training folds to keep (default: all)",
     )
     p.add_argument("--all-pairs", action="store_true", help="every pair of the labeled samples")
     p.add_argument("--save", metavar="FILE", help="keep the features as .safetensors")
@@ -126,7 +139,7 @@ def _threshold_options(p: argparse.ArgumentParser) -> None:
     )
     p.add_argument(
         "--gallery-size",
-        type=int,
+        type=read_as(Count),
         default=1,
         help="people that will be searched; 1 is verification (default: 1)",
     )
@@ -134,10 +147,17 @@ def _threshold_options(p: argparse.ArgumentParser) -> None:
 
 def _identification_options(p: argparse.ArgumentParser) -> None:
     p.add_argument(
-        "--ranks", type=int, nargs="+", default=[1, 5, 10], help="the k of rank-k (default: 1 5 10)"
+        "--ranks",
+        type=read_as(Count),
+        nargs="+",
+        default=[1, 5, 10],
+        help="the k of rank-k (default: 1 5 10)",
     )
     p.add_argument(
-        "--sizes", type=int, nargs="+", help="numbers of distractors (default: 10 100 ... all)"
+        "--sizes",
+        type=read_as(Count),
+        nargs="+",
+        help="numbers of distractors (default: 10 100 ... all)",
     )
     p.add_argument("--distractors", metavar="FILE|DIR", help="features, or a folder of pictures")
     p.add_argument(
@@ -153,7 +173,7 @@ def _identification_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("--open-set", action="store_true", help="reject the unknown: DIR at FAR")
     p.add_argument(
         "--unknown",
-        type=float,
+        type=read_as(Part),
         default=0.5,
         help="least share of classes kept out of the gallery; those of one sample always are "
         "(default: 0.5)",
@@ -167,11 +187,16 @@ def _robustness_options(p: argparse.ArgumentParser) -> None:
         default=["none", "fgsm", "bim"],
         help="none fgsm bim pgd deepfool_l2 deepfool_linf (default: none fgsm bim)",
     )
-    p.add_argument("--eps", type=float, default=8.0, help="in pixels of 255 (default: 8)")
     p.add_argument(
-        "--step", type=float, default=2.0, help="of BIM and PGD, in pixels of 255 (default: 2)"
+        "--eps", type=read_as(NotNegative), default=8.0, help="in pixels of 255 (default: 8)"
     )
-    p.add_argument("--steps", type=int, help="of BIM and PGD (default: 20)")
+    p.add_argument(
+        "--step",
+        type=read_as(Positive),
+        default=2.0,
+        help="of BIM and PGD, in pixels of 255 (default: 2)",
+    )
+    p.add_argument("--steps", type=read_as(Count), help="of BIM and PGD (default: 20)")
     p.add_argument("--source", metavar="RUN", help="craft the examples on this run (transfer)")
     p.add_argument("--training-loss", action="store_true", help="raise the head's own loss")
 
@@ -183,16 +208,27 @@ def _fewshot_options(p: argparse.ArgumentParser) -> None:
         default=["baseline", "baseline++"],
         help="baseline, baseline++, nearest_mean (default: baseline baseline++)",
     )
-    p.add_argument("--way", type=int, default=5, help="classes per episode (default: 5)")
+    p.add_argument("--way", type=read_as(Way), default=5, help="classes per episode (default: 5)")
     p.add_argument(
-        "--shot", type=int, nargs="+", default=[1, 5], help="samples to learn from (default: 1 5)"
+        "--shot",
+        type=read_as(Count),
+        nargs="+",
+        default=[1, 5],
+        help="samples to learn from (default: 1 5)",
     )
-    p.add_argument("--queries", type=int, default=15, help="samples to test on (default: 15)")
-    p.add_argument("--episodes", type=int, default=600, help="number of episodes (default: 600)")
     p.add_argument(
-        "--scale", type=float, default=2.0, help="of the cosine in baseline++ (default: 2)"
+        "--queries", type=read_as(Count), default=15, help="samples to test on (default: 15)"
     )
-    p.add_argument("--seed", type=int, default=0, help="of the episodes (default: 0)")
+    p.add_argument(
+        "--episodes", type=read_as(Count), default=600, help="number of episodes (default: 600)"
+    )
+    p.add_argument(
+        "--scale",
+        type=read_as(Positive),
+        default=2.0,
+        help="of the cosine in baseline++ (default: 2)",
+    )
+    p.add_argument("--seed", type=read_as(Seed), default=0, help="of the episodes (default: 0)")
 
 
 OPTIONS: dict[str, Callable[[argparse.ArgumentParser], object]] = {
@@ -202,16 +238,30 @@ OPTIONS: dict[str, Callable[[argparse.ArgumentParser], object]] = {
     "robustness": _robustness_options,
     "fewshot": _fewshot_options,
     "classification": lambda p: p.add_argument(
-        "--top", type=int, nargs="*", default=[], help="the k of top-k errors (default: none)"
+        "--top",
+        type=read_as(Count),
+        nargs="*",
+        default=[],
+        help="the k of top-k errors (default: none)",
     ),
     "retrieval": lambda p: p.add_argument(
-        "--ks", type=int, nargs="+", default=[1, 5, 10], help="of recall@k (default: 1 5 10)"
+        "--ks",
+        type=read_as(Count),
+        nargs="+",
+        default=[1, 5, 10],
+        help="of recall@k (default: 1 5 10)",
     ),
     "imbalance": lambda p: p.add_argument(
-        "--rare", type=int, nargs="+", help="rare classes (default: below half of the largest)"
+        "--rare",
+        type=read_as(Class),
+        nargs="+",
+        help="rare classes (default: below half of the largest)",
     ),
     "generative": lambda p: p.add_argument(
-        "--splits", type=int, default=10, help="of the inception-style score (default: 10)"
+        "--splits",
+        type=read_as(Count),
+        default=10,
+        help="of the inception-style score (default: 10)",
     ),
 }
 
@@ -233,6 +283,8 @@ def read_samples(run: TrainedRun, options: argparse.Namespace) -> Samples:
         samples = run.dataset_samples(name, options.data_root, options.part)
     else:
         samples = run.test_samples()
+    if options.kind in SCORED:
+        samples = run.in_its_classes(samples)
     return samples.first(options.limit)
 
 

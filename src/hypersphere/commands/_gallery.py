@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._terminal import complain
 from ._faces import listed
+from ._numbers import Cosine, Count, Name, read_as
 from ._rates import rate
 
 if TYPE_CHECKING:
@@ -48,7 +49,9 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     added = {}
     for name, text in COMMANDS.items():
         p = what.add_parser(name, help=text, description=text, epilog=EPILOG, formatter_class=style)
-        p.add_argument("gallery", metavar="GALLERY", help="folder of the gallery")
+        p.add_argument(
+            "gallery", type=read_as(Name), metavar="GALLERY", help="folder of the gallery"
+        )
         added[name] = p
     for name in ("verify", "remove"):
         added[name].add_argument("name", metavar="NAME", help="the person")
@@ -60,10 +63,14 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
         p.add_argument("--features", metavar="FILE", help="features instead of pictures")
         p.add_argument("--align", action="store_true", help="find and align the largest face")
     for name in ("identify", "verify"):
-        added[name].add_argument("--threshold", type=float, help="cosine (default: the gallery's)")
+        added[name].add_argument(
+            "--threshold", type=read_as(Cosine), help="cosine (default: the gallery's)"
+        )
         added[name].add_argument("--json", action="store_true", help="print JSON")
     identify = added["identify"]
-    identify.add_argument("--top", type=int, default=5, help="so many people (default: 5)")
+    identify.add_argument(
+        "--top", type=read_as(Count), default=5, help="so many people (default: 5)"
+    )
     identify.add_argument(
         "--far",
         type=rate,
@@ -89,7 +96,7 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     enroll.add_argument("--name", help="whose pictures these are")
     enroll.add_argument(
         "--threshold",
-        type=float,
+        type=read_as(Cosine),
         default=None,
         help="cosine from which a match counts (default: none; see `gallery calibrate`)",
     )
@@ -130,6 +137,11 @@ def open_gallery(options: argparse.Namespace, create: bool = False) -> Gallery:
     model, transform = (run.model, run.transform) if run else (None, None)
     record = Path(options.gallery) / "gallery.json"
     if create and not os.path.lexists(record):
+        if (Path(options.gallery) / "run.json").exists():
+            raise ValueError(
+                f"{options.gallery} is a run folder: name another folder for the gallery (the run "
+                f"is given with --run)"
+            )
         clear_unfinished(options.gallery)
         return Gallery(
             model,

@@ -1,16 +1,25 @@
-"""Memory that stays with the process between updates."""
+"""Memory: how much there is, and what stays with the process between updates."""
 
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 
-__all__ = ["keep_memory"]
+__all__ = ["keep_memory", "memory_of_machine"]
 
 # Of glibc's malloc.h.
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 MOST = 1 << 30
 CAPPED = 1 << 25  # the largest that older versions take
+
+
+def memory_of_machine() -> int | None:
+    """Bytes of main memory; None where the system does not tell."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return None
 
 
 def keep_memory() -> bool:

@@ -59,6 +59,12 @@ def _run(arguments: TrainArguments, default: Mapping[str, Any], begun: bool) -> 
         print(json.dumps(config_schema(), indent=1))
         return 0
     spec, resume, rest = arguments.spec, arguments.resume, arguments.rest
+    elsewhere = read_overrides(rest).get("run.folder")
+    if isinstance(resume, str) and elsewhere is not None and Path(elsewhere) != Path(resume):
+        raise _config.ConfigError(
+            f"--resume goes on in {resume}, and --run.folder names {elsewhere}: leave --run.folder "
+            f"out (--train.init_from {resume} starts a new run from its weights)"
+        )
     if isinstance(resume, str):
         _config.require_plugins(Path(resume))
         spec = spec or _config_of_run(Path(resume))

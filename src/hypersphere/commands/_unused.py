@@ -34,6 +34,8 @@ _GOES_WITH: dict[str, dict[str, tuple[str, ...]]] = {
         "end": ("cosine",),
     },
 }
+# Options of data sets that divide their classes, of which only the protocol open_set makes use.
+_OF_OPEN_SETS = ("unseen", "unseen_fraction", "people", "min_images", "folds", "per_fold")
 _NO_MARGIN = ("softmax", "w_softmax", "s_softmax")
 _OF_OPERATORS = ("angular", "k", "learn_k", "weighted", "rescale")
 
@@ -58,12 +60,30 @@ def refuse_unused_options(config: Any, keys: Iterable[str]) -> None:
                 f"{key} anneals a margin, and head.name is {config.head['name']!r}, which has "
                 f"none: leave it out, or choose a head with one (`hypersphere heads`)"
             )
+        if key.startswith("data.options."):
+            _check_open_set(key, config.data)
         plain = config.model.get("operator", "none") in (None, "plain")
         if section == "model" and option in _OF_OPERATORS and plain:
             raise ConfigError(
                 f"{key} is of decoupled layers, and model.operator is 'plain': leave it out, "
                 f"or choose an operator, such as --model.operator sphere"
             )
+
+
+def _check_open_set(key: str, chosen: Any) -> None:
+    from hypersphere.training.parts import options
+
+    if key.rpartition(".")[2] not in _OF_OPEN_SETS or not isinstance(chosen.name, str):
+        return
+    known = options("data", chosen.name)
+    if "protocol" not in known:
+        return
+    protocol = chosen.options.get("protocol", known["protocol"].default)
+    if protocol != "open_set":
+        raise ConfigError(
+            f"{key} goes with data.options.protocol open_set, and it is {protocol!r}: leave it "
+            f"out, or choose --data.options.protocol open_set"
+        )
 
 
 def _check_named(key: str, section: str, chosen: Any, names: tuple[str, ...]) -> None:

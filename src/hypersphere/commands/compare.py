@@ -50,6 +50,8 @@ def main(argv: Sequence[str]) -> int:
     try:
         words, plugins = split_plugins(argv)
         arguments = read_arguments(words)
+        if any(word.partition("=")[0] == "--run.folder" for word in arguments.rest):
+            raise ConfigError("each run has a folder of its own: name theirs with --folder FOLDER")
     except ConfigError as error:
         complain("compare", error)
         return 2

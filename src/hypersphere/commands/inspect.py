@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from .._terminal import complain, printable
+from ..ranges import Range
+from ._numbers import read_as
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,7 +40,10 @@ def main(argv: list[str]) -> int:
         "--weights", choices=("last", "best"), default="last", help="of a run (default: last)"
     )
     parser.add_argument(
-        "--limit", type=int, default=2000, help="test samples of a run (default: 2000; 0: none)"
+        "--limit",
+        type=read_as(Annotated[int, Range(ge=0)]),
+        default=2000,
+        help="test samples of a run (default: 2000; 0: none)",
     )
     parser.add_argument("-o", "--output", type=Path, help="write the page: .html")
     parser.add_argument("--json", type=Path, help="write all figures: .json")

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from .._terminal import complain, hanging
+from ._numbers import Count, read_as
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -23,7 +24,9 @@ def _parser() -> argparse.ArgumentParser:
         metavar="OPTION=VALUE",
         help="options of create(), e.g. widths=16,32,64",
     )
-    parser.add_argument("--batch", type=int, default=2, help="batch of the shapes (default 2)")
+    parser.add_argument(
+        "--batch", type=read_as(Count), default=2, help="batch of the shapes (default 2)"
+    )
     parser.add_argument("--markdown", action="store_true", help="the list as a Markdown table")
     return parser
 

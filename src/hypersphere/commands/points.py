@@ -15,6 +15,8 @@ from .. import functional as HF
 from .._optional import require
 from .._terminal import complain
 from ..functional.covering import MAX_HULL_DIM
+from ._memory import memory_of_machine
+from ._numbers import Count, Seed, read_as
 
 __all__ = ["main"]
 
@@ -35,6 +37,15 @@ def main(argv: list[str]) -> int:
     for path in (options.out, options.draw):
         if path is not None and not path.parent.is_dir():
             parser.error(f"there is no folder {path.parent} for {path.name}")
+    needed, there = 8 * options.n * options.dim, memory_of_machine()
+    if there is not None and needed > there / 4:  # beside the points, gradients and copies of them
+        complain(
+            "points",
+            f"{options.n:,} points in {options.dim:,} dimensions take {needed / 1e9:,.0f} GB, and "
+            f"several times that to spread them; this machine has {there / 1e9:,.0f} GB: ask for "
+            f"fewer",
+        )
+        return 2
     try:
         points = HF.minimize_energy(
             options.n,
@@ -49,6 +60,11 @@ def main(argv: list[str]) -> int:
     except ValueError as error:
         complain("points", error)
         return 2
+    except (RuntimeError, MemoryError) as error:
+        if isinstance(error, RuntimeError) and "allocate memory" not in str(error):
+            raise
+        complain("points", f"{options.n:,} points take more memory than there is: ask for fewer")
+        return 1
     print(json.dumps(result) if options.json else _table(result))
     if not options.json and options.dim == 3 and not options.no_sphere:
         print(_text_sphere(points))
@@ -64,16 +80,22 @@ def _parser() -> argparse.ArgumentParser:
         prog="hypersphere points",
         description="Points of minimum energy on a sphere: Thomson s=1, Whyte s=0, Tammes s=inf.",
     )
-    parser.add_argument("n", type=int, help="number of points")
-    parser.add_argument("--dim", type=int, default=3, help="dimension of the space (default: 3)")
+    parser.add_argument("n", type=read_as(Count), help="number of points")
+    parser.add_argument(
+        "--dim", type=read_as(Count), default=3, help="dimension of the space (default: 3)"
+    )
     parser.add_argument(
         "-s", "--s", type=float, default=1.0, help="power of the kernel; inf: Tammes (default: 1)"
     )
     parser.add_argument(
         "--half-space", action="store_true", help="spread lines: the points and -points"
     )
-    parser.add_argument("--restarts", type=int, help="random starts (default: chosen by n)")
-    parser.add_argument("--seed", type=int, default=0, help="of the random starts (default: 0)")
+    parser.add_argument(
+        "--restarts", type=read_as(Count), help="random starts (default: chosen by n)"
+    )
+    parser.add_argument(
+        "--seed", type=read_as(Seed), default=0, help="of the random starts (default: 0)"
+    )
     parser.add_argument(
         "--symmetry",
         help="starts from orbits of a group: any, or one such as H3+, B3, D5, E8, C5 (default: "

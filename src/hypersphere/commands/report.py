@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from .._terminal import begin, complain, printable
+from ._numbers import Name, Positive, read_as
 from ._yaml import parse_yaml
 
 
@@ -18,15 +19,21 @@ def main(argv: list[str]) -> int:
     )
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run folders")
     parser.add_argument(
-        "-o", "--output", type=Path, help="the page (default: RUN/report.html or comparison.html)"
+        "-o",
+        "--output",
+        type=read_as(Name),
+        help="the page (default: RUN/report.html or comparison.html)",
     )
     parser.add_argument("--watch", action="store_true", help="refresh while training goes on")
     parser.add_argument(
-        "--every", type=float, default=5.0, help="seconds between looks (--watch; default: 5)"
+        "--every",
+        type=read_as(Positive),
+        default=5.0,
+        help="seconds between looks (--watch; default: 5)",
     )
     parser.add_argument(
         "--patience",
-        type=float,
+        type=read_as(Positive),
         default=600.0,
         help="stop after so many quiet seconds (--watch; default: 600)",
     )

@@ -42,8 +42,9 @@ interrupted or killed is no result and is tried again.
 
   --trials N       finished trials the study shall have (default: 20)
   --folds N        parts of the cross-validation (default: 3)
-  --metric NAME    of the test (default: accuracy), to be maximized; --minimize
-                   if less is better
+  --metric NAME    of the test (default: accuracy); errors, losses and distances
+                   are minimized, everything else is maximized
+  --minimize       less of the metric is better, whatever its name says
   --plugin MODULE  import parts of your own from a module or a .py file; may be
                    repeated
 
@@ -107,6 +108,7 @@ def parse_space(text: str) -> Callable[[Any, str], Any]:
 
 def _run(spec: str, own: dict[str, Any], texts: dict[str, str], rest: list[str]) -> int:
     from hypersphere.commands import _config, _study
+    from hypersphere.commands._comparison import better
     from hypersphere.training.run.lock import FolderLock
 
     require("optuna", extra="sweep")
@@ -116,9 +118,9 @@ def _run(spec: str, own: dict[str, Any], texts: dict[str, str], rest: list[str])
     _config.check(config)
     path, variants = split_spec(spec)
     name = own.setdefault("study", "-".join([path.stem, *variants]))
+    own["folds"], own["trials"] = _count(own, "folds", 2), _count(own, "trials", 1)
     folder = Path("runs") / f"sweep-{name}"
     folder.mkdir(parents=True, exist_ok=True)
-    own["folds"], own["trials"] = _count(own, "folds"), _count(own, "trials")
     settings = {"config": _comparable(config), "search": texts}
     settings.update(folds=own["folds"], metric=own["metric"])
     # Workers that share a storage by its name share the work; others would do it twice.
@@ -126,7 +128,8 @@ def _run(spec: str, own: dict[str, Any], texts: dict[str, str], rest: list[str])
     with contextlib.nullcontext() if "storage" in own else lock:
         own.setdefault("shared", "storage" in own)
         own.setdefault("storage", f"sqlite:///{folder / 'sweep.db'}")
-        study = _study.open_study(name, own["storage"], "minimize" in own, settings)
+        minimize = "minimize" in own or better(own["metric"]) == "lower"
+        study = _study.open_study(name, own["storage"], minimize, settings)
         _search(study, spec, rest, space, own, folder)
         command = [spec, *rest, *(word for name in own["plugins"] for word in ("--plugin", name))]
         return _tell(study, folder, own["storage"], own["metric"], own["folds"], command)
@@ -221,7 +224,7 @@ def _arguments(argv: list[str]) -> tuple[str, dict[str, Any], dict[str, str], li
         flag = argv.pop(0)
         name = flag.removeprefix("--")
         takes_value = name in ("search", "trials", "folds", "metric", "storage", "study")
-        if takes_value and (not argv or argv[0].startswith("--")):
+        if takes_value and (not argv or argv[0].startswith("--") or not argv[0].strip()):
             raise ConfigError(f"{flag} needs a value")
         if flag == "--search":
             key, _, space[key] = argv.pop(0).partition("=")
@@ -236,9 +239,9 @@ def _arguments(argv: list[str]) -> tuple[str, dict[str, Any], dict[str, str], li
     return spec, own, space, rest
 
 
-def _count(own: dict[str, Any], name: str) -> int:
-    if not own[name].isdigit():
-        raise ConfigError(f"--{name} takes a whole number; got {own[name]!r}")
+def _count(own: dict[str, Any], name: str, least: int) -> int:
+    if not own[name].isdecimal() or int(own[name]) < least:
+        raise ConfigError(f"--{name} takes a whole number >= {least}; got {own[name]!r}")
     return int(own[name])
 
 

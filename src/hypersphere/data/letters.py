@@ -79,9 +79,9 @@ def load_letters(
         size: side of a picture in pixels.
         copies: training pictures per letter and face, each rotated, scaled and shifted at random.
         test_copies: the same for the test part and for the unseen letters.
-        rotation: largest rotation in degrees.
-        scaling: largest relative change of the size of a letter.
-        shift: largest shift in pixels.
+        rotation: largest rotation in degrees, up to 180.
+        scaling: largest relative change of the size of a letter, up to 0.9.
+        shift: largest shift in pixels, up to size / 2.
         share_lookalikes: letters of the same shape (the A of three alphabets) are one class; if
             False, each is a class of its own, which no network can tell apart.
         folds: number of parts that the verification pairs are divided into.
@@ -92,6 +92,13 @@ def load_letters(
         A :class:`Split` of (1, size, size) uint8 pictures. ``pairs`` point into pictures of
         Armenian and Georgian letters.
     """
+    for name, value, most in (
+        ("rotation", rotation, 180),
+        ("scaling", scaling, 0.9),
+        ("shift", shift, size / 2),  # further out, nothing is left of a letter
+    ):
+        if not 0 <= value <= most:
+            raise ValueError(f"{name} must be a number in [0, {most:g}]; got {value:g}")
     change = (rotation, scaling, shift)
     train, test, unseen = _drawn(size, copies, test_copies, change, share_lookalikes, seed)
     return Split(train, test, pairs=draw_pairs(unseen, folds, per_fold, seed))

@@ -70,6 +70,8 @@ def draw_pairs(dataset: Dataset, folds: int = 10, per_fold: int = 300, seed: int
     >>> pairs.same.tolist() == (data.labels[pairs.first] == data.labels[pairs.second]).tolist()
     True
     """
+    if folds < 1 or per_fold < 1:
+        raise ValueError(f"folds and per_fold are whole numbers >= 1; got {folds} and {per_fold}")
     labels = dataset.labels.cpu()
     if bool((labels < 0).any()):
         raise ValueError("pairs need a class for every sample; some labels are -1")

@@ -11,7 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._reading import Unreadable, check_regular, read_json, read_tensors
+from .._reading import (
+    Unreadable,
+    check_regular,
+    checksum_file,
+    file_checksum,
+    read_json,
+    read_tensors,
+    read_text,
+)
 
 __all__ = ["read_checkpoint"]
 
@@ -45,7 +53,14 @@ def read_checkpoint(path: str | Path) -> dict[str, Tensor]:
     if not path.exists():
         raise ValueError(f"there is no file or folder {path}")
     if path.suffix == ".safetensors":
-        return read_tensors(path)
+        tensors = read_tensors(path)
+        recorded = checksum_file(path)
+        if recorded.exists() and read_text(recorded).strip() != file_checksum(path):
+            raise Unreadable(
+                f"{path} is damaged or was changed after it was written: its checksum differs from "
+                f"that in {recorded.name}"
+            )
+        return tensors
     if path.suffix not in PICKLES:
         raise ValueError(
             f"{path} is no checkpoint: expected .safetensors, {', '.join(PICKLES)}, a folder of "

@@ -86,7 +86,13 @@ def classification(
         labels = check_row_labels("labels", labels, len(logits))
         predicted, count = logits.argmax(1), logits.shape[1]
     if int(labels.min()) < 0 or int(labels.max()) >= count:
-        raise ValueError(f"labels: expected 0 ... {count - 1}; got {int(labels.max())}")
+        wrong = int(labels.min() if int(labels.min()) < 0 else labels.max())
+        raise ValueError(f"labels: expected 0 ... {count - 1}; got {wrong}")
+    if classes is not None and len(classes) < count:
+        raise ValueError(f"classes: expected a name for each of {count}; got {len(classes)}")
+    for k in top:
+        if not 1 <= k <= count:
+            raise ValueError(f"top: expected k from 1 to the {count} classes; got {k}")
     count = max(count, len(classes) if classes is not None else 0)
     confusion = torch.bincount(labels * count + predicted, minlength=count * count)
     confusion = confusion.view(count, count)

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from .._reading import Unreadable, read_tensors
 from ..data.image_files import read_images
 from .feature_files import save_tensors
-from .fingerprints import data_hash, fingerprint, model_hash, tensor_bytes
+from .fingerprints import code_fingerprint, data_hash, fingerprint, model_hash, tensor_bytes
 from .inputs import check_in_order, collect_rows, first_of
 from .robustness.attacks import frozen
 
@@ -68,8 +68,9 @@ def extract(
         logits: the model's scores instead of its features.
         cache: folder that keeps results by the hash of the model, of the samples and of the
             transform. What has no fingerprint is computed anew: a transform that is a lambda, a
-            Python function, a partial or a module, and samples of a DataLoader or of a data set
-            without `take`.
+            function of your own, a partial or a module; a model with a class of your own (unless it
+            has a method `fingerprint()` that returns a text), a function as an attribute or a
+            forward hook; samples of a DataLoader or of a data set without `take`.
         progress: called with (samples done, samples in all).
 
     Returns:
@@ -91,12 +92,14 @@ def extract(
                 progress(count, count)
             return stored
     device = device or next((p.device for p in model.parameters()), torch.device("cpu"))
+    kind = next((p.dtype for p in model.parameters() if p.is_floating_point()), None)
     function = model if logits else feature_function(model)
     found: Tensor | None = None
     done = 0
     with frozen(model):
         for batch in samples.batches(batch_size):
             x = _prepare(batch, transform).to(device)
+            x = x.to(kind) if x.is_floating_point() else x
             out = _flat(function(x))
             if flips:
                 out = torch.stack([out, _flat(function(x.flip(-1)))], 1)
@@ -160,6 +163,8 @@ class _Rows:
         return self.count
 
     def batches(self, size: int) -> Iterator[Tensor]:
+        if size < 1 or int(size) != size:
+            raise ValueError(f"batch_size: expected a whole number >= 1; got {size!r}")
         for rows in torch.arange(self.count).split(size):
             yield self.take(rows)
 
@@ -242,8 +247,9 @@ def _key(
     model: nn.Module, samples: _Rows | _Loader, flips: bool, logits: bool, transform: Any
 ) -> str | None:
     """The name under which a result is kept; None if something cannot be told apart."""
-    settings, content = fingerprint(transform), samples.hash()
-    if settings is None or content is None:
+    settings, code = fingerprint(transform), code_fingerprint(model)
+    content = None if settings is None or code is None else samples.hash()
+    if content is None:
         return None
-    how = hashlib.sha256(f"{flips}:{logits}:{settings}".encode()).hexdigest()[:8]
+    how = hashlib.sha256(f"{flips}:{logits}:{settings}:{code}".encode()).hexdigest()[:16]
     return f"{model_hash(model)}-{content}-{how}"

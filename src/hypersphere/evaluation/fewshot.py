@@ -95,6 +95,9 @@ def fewshot(
     labels = check_row_labels("labels", number_names(labels)[0], len(features))
     if method not in METHODS:
         raise ValueError(f"unknown method {method!r}: one of {', '.join(METHODS)}")
+    for name, number in (("shot", shot), ("queries", queries)):
+        if number < 1:
+            raise ValueError(f"{name}: expected a whole number >= 1; got {number}")
     generator = torch.Generator().manual_seed(seed)
     index = sample_episodes(labels, way, shot + queries, episodes, generator)
     accuracies = []

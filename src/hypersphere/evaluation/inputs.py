@@ -90,6 +90,11 @@ def first_of(item: Any) -> Any:
     Returns:
         x.
     """
+    if isinstance(item, dict):
+        raise ValueError(
+            f"expected samples x or (x, label); got dictionaries with {', '.join(map(str, item))}: "
+            "give the tensors alone, such as [item['image'] for item in dataset]"
+        )
     return item[0] if isinstance(item, (list, tuple)) else item
 
 

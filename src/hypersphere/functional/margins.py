@@ -45,6 +45,11 @@ __all__ = [
     "psi_value",
 ]
 
+# Cosines differ by 2 at most: a larger margin is a mistake, and its folds cannot be counted.
+LARGEST = 1000.0
+# Each number of a margin: from the first, below the second.
+MARGIN_RANGES = {"m": (1.0, LARGEST), "shift": (0.0, math.pi), "subtract": (0.0, LARGEST)}
+
 
 @register("margin", "margin", source="Eq. 2.6, 2.20, 3.11, D.11")
 @dataclass(frozen=True)
@@ -366,8 +371,10 @@ def _check(m: Any, shift: Any, subtract: Any) -> None:
         usual if isinstance(value, Tensor) else value
         for value, usual in ((m, 1), (shift, 0), (subtract, 0))
     )
-    if not m >= 1:
-        raise ValueError(f"a multiplicative margin needs m >= 1 (1 is no margin), got m={m}")
+    if not 1 <= m < LARGEST:
+        raise ValueError(
+            f"a multiplicative margin needs m >= 1 (1 is no margin) and < {LARGEST:g}, got m={m}"
+        )
     if not 0 <= shift < math.pi:
         raise ValueError(
             f"an additive angular margin is in radians, in [0, pi); got {shift}"
@@ -377,5 +384,7 @@ def _check(m: Any, shift: Any, subtract: Any) -> None:
                 else ""
             )
         )
-    if not subtract >= 0:
-        raise ValueError(f"an additive cosine margin needs m >= 0, got {subtract}")
+    if not 0 <= subtract < LARGEST:
+        raise ValueError(
+            f"an additive cosine margin needs m >= 0 and < {LARGEST:g}, got {subtract}"
+        )

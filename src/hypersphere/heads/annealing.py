@@ -29,7 +29,7 @@ class LambdaAnnealing(nn.Module):
         gamma: how fast lambda falls, >= 0.
         power: exponent of the fall, >= 0.
         minimum: where lambda stops, >= 0.
-        iteration: t to begin with.
+        iteration: t to begin with, >= 0.
 
     >>> annealing = LambdaAnnealing(base=1000.0, gamma=0.12, power=1.0, minimum=5.0)
     >>> annealing.value
@@ -56,6 +56,7 @@ class LambdaAnnealing(nn.Module):
             ("gamma", gamma),
             ("power", power),
             ("minimum", minimum),
+            ("iteration", iteration),
         ):
             if not number >= 0:
                 raise ValueError(f"LambdaAnnealing expects {name} >= 0, got {number}")

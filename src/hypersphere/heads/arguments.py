@@ -17,6 +17,8 @@ from .theory import automatic_scale
 __all__ = ["check_head", "chosen_scale", "plain_number", "sizes", "slow_start", "weighted_penalty"]
 
 _Number = TypeVar("_Number")
+# With a larger one, scores of neighboring float32 cosines differ by more than 0.06.
+LARGEST_SCALE = 1e6
 
 
 def plain_number(value: _Number) -> _Number | float:
@@ -88,8 +90,11 @@ def check_head(
         )
     if start_std is not None and not start_std > 0:
         raise ValueError(f"start_std is a standard deviation > 0; got {start_std}")
-    if scale is not None and not scale > 0:
-        raise ValueError(f"scale is None for |x|, or a number > 0 (10 to 70 works); got {scale}")
+    if scale is not None and not 0 < scale <= LARGEST_SCALE:
+        raise ValueError(
+            f"scale is None for |x|, or a number in (0, {LARGEST_SCALE:g}] (10 to 70 works); got "
+            f"{scale}"
+        )
     if margin is not None and not callable(margin):
         raise TypeError(
             f"margin is a Margin, such as Margin(m=4), Margin(shift=0.5) or "

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from ..functional.margins import Margin, Psi
+from ..functional.margins import MARGIN_RANGES, Margin, Psi
 
 __all__ = [
     "HeldMargin",
@@ -25,7 +25,6 @@ __all__ = [
     "make_held_margin",
 ]
 
-_RANGES = {"m": (1.0, math.inf), "shift": (0.0, math.pi), "subtract": (0.0, math.inf)}
 Role = Literal["m", "shift", "subtract"]
 
 
@@ -66,8 +65,11 @@ class MarginSchedule(nn.Module):
         super().__init__()
         if not (math.isfinite(start) and math.isfinite(end)):
             raise ValueError(f"MarginSchedule expects finite margins, got {start} and {end}")
-        if steps < 0 or begin < 0:
-            raise ValueError(f"MarginSchedule expects steps, begin >= 0, got {steps} and {begin}")
+        if min(steps, begin, iteration) < 0:
+            raise ValueError(
+                f"MarginSchedule expects steps, begin, iteration >= 0, got {steps}, {begin} and "
+                f"{iteration}"
+            )
         self.start, self.end, self.steps, self.begin = float(start), float(end), steps, begin
         # A tensor, so that a compiled step does not compile anew at each update; saved below.
         self.register_buffer("iteration", torch.tensor(iteration), persistent=False)
@@ -156,7 +158,7 @@ class HeldMargin(nn.Module):
         self.schedule = value if isinstance(value, MarginSchedule) else None
         per_class = None if isinstance(value, MarginSchedule) else value.detach().float().clone()
         self.register_buffer("per_class", per_class)
-        least, most = _RANGES[role]
+        least, most = MARGIN_RANGES[role]
         if isinstance(value, MarginSchedule):
             low, high = sorted((value.start, value.end))
         else:

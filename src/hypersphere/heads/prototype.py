@@ -10,6 +10,7 @@ from ..functional import prototypes as spread_prototypes
 from ..functional.angular import Angular
 from ..functional.margins import Psi
 from ..registry import register
+from .arguments import sizes
 from .margin import MarginHead
 
 __all__ = ["PrototypeHead"]
@@ -76,6 +77,7 @@ class PrototypeHead(MarginHead):
                     "PrototypeHead expects prototypes (C, d), or in_features and num_classes to "
                     "make them"
                 )
+            in_features, num_classes = sizes(in_features, num_classes)
             prototypes = spread_prototypes(num_classes, in_features, seed)
         _check(prototypes, in_features, num_classes)
         super().__init__(

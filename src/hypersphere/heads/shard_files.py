@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from .._reading import file_checksum
 from . import collectives
 from .annealing import LambdaAnnealing
 from .margin import MarginHead
@@ -41,6 +42,7 @@ def save_shards(head: MarginHead, folder: str | Path, optimizer: Optimizer | Non
         folder: where `common.pt` and `classes-*.pt` are written; made if it does not exist.
         optimizer: save what it keeps for the rows (momentum and the like) too.
     """
+    _check_head(head)
     folder = Path(folder)
     start, _ = _range(head)
     with _together(head):
@@ -56,14 +58,21 @@ def save_shards(head: MarginHead, folder: str | Path, optimizer: Optimizer | Non
             if optimizer is not None:
                 memory[name] = dict(optimizer.state.get(parameter, {}))
         content = {"num_classes": head.num_classes, "rows": rows, "optimizer": memory}
-        torch.save(content, folder / names[bounds.index(start)])
+        own = folder / names[bounds.index(start)]
+        torch.save(content, own)
+        written = int(file_checksum(own), 16)
     # From here on the rows of all processes are complete; see Note [Nothing lost in between].
+    checksums = [written]
+    if head.shard is not None:
+        checksums = collectives.row_counts(written, head.shard.group, head.weight.device)
     with _together(head):
         if start == 0:
             rest = {n: p.detach() for n, p in head.named_parameters() if n not in ROWWISE}
             annealing = None if head.annealing is None else head.annealing.state_dict()
-            common = {"parameters": rest, "annealing": annealing, "shards": names}
+            common: dict[str, Any] = {"parameters": rest, "annealing": annealing, "shards": names}
             common["memory"] = _memory(head)
+            common["checksums"] = dict(zip(names, checksums, strict=True))
+            common["head"] = _kind(head)
             torch.save(common, folder / "common.pt.new")
             os.replace(folder / "common.pt.new", folder / "common.pt")
             for old in folder.glob("classes-*.pt"):
@@ -84,8 +93,10 @@ def load_shards(head: MarginHead, folder: str | Path, optimizer: Optimizer | Non
 
     Raises:
         FileNotFoundError: if the folder holds no sharded head, or lacks one of its files.
-        ValueError: if its files overlap, leave out classes, or belong to another head.
+        ValueError: if its files overlap, leave out classes, are damaged or changed, or belong to
+            another head.
     """
+    _check_head(head)
     folder = Path(folder)
     with _together(head):
         common, parts = _checked(head, folder)
@@ -130,6 +141,11 @@ def _checked(head: MarginHead, folder: Path) -> tuple[dict[str, Any], list[_Part
     if not (folder / "common.pt").is_file() or not any(folder.glob("classes-*.pt")):
         raise FileNotFoundError(f"{folder} holds no sharded head: expected common.pt, classes-*.pt")
     common = _read(folder / "common.pt", ("parameters", "annealing"))
+    kind, checksums = common.get("head", _kind(head)), common.get("checksums", {})
+    if kind != _kind(head):
+        raise ValueError(
+            f"{folder} is of another head: it is of a {kind}, this one a {_kind(head)}"
+        )
     names = common.get("shards")
     if names is None:  # of earlier versions, which had no numbers of saves
         numbered = re.compile(r"classes-\d+-\d+-\d+\.pt")
@@ -160,7 +176,9 @@ def _checked(head: MarginHead, folder: Path) -> tuple[dict[str, Any], list[_Part
         first, last = ranges[name]
         a, b = max(start, first), min(stop, last)
         if a < b:
-            content = _read(folder / name, ("num_classes", "rows", "optimizer"))
+            content = _read(
+                folder / name, ("num_classes", "rows", "optimizer"), checksums.get(name)
+            )
             _check_rows(head, folder / name, content, last - first)
             parts.append(_Part(first, a, b, content))
     if reached != head.num_classes:
@@ -176,7 +194,24 @@ def _checked(head: MarginHead, folder: Path) -> tuple[dict[str, Any], list[_Part
     return common, parts
 
 
-def _read(path: Path, keys: tuple[str, ...]) -> dict[str, Any]:
+def _kind(head: MarginHead) -> str:
+    return type(head).__name__
+
+
+def _check_head(head: Any) -> None:
+    if not isinstance(head, MarginHead):
+        raise TypeError(
+            f"expected a MarginHead or one made from it, such as ArcFaceHead; got a "
+            f"{type(head).__name__}: save its state_dict()"
+        )
+
+
+def _read(path: Path, keys: tuple[str, ...], checksum: int | None = None) -> dict[str, Any]:
+    if checksum is not None and int(file_checksum(path), 16) != checksum:
+        raise ValueError(
+            f"{path} is damaged or was changed after it was written: its checksum differs from "
+            f"that in common.pt"
+        )
     try:
         # torch does not look at the checksums of its own format.
         with zipfile.ZipFile(path) as archive:
@@ -198,6 +233,9 @@ def _check_rows(head: MarginHead, path: Path, content: dict[str, Any], count: in
         )
     expected = {name: (count, *p.shape[1:]) for name, p in _rowwise(head).items()}
     _check_shapes(path, content["rows"], expected)
+    for name, rows in content["rows"].items():
+        if not bool(torch.isfinite(rows).all()):
+            raise ValueError(f"{path} holds NaN or infinity in {name!r}: save the head anew")
 
 
 def _check_shapes(path: Path, found: Any, expected: dict[str, Any]) -> None:

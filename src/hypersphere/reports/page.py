@@ -83,6 +83,10 @@ def write_page(
         raise ValueError("write_page expects at least one run folder")
     default = Path(paths[0]) / "report.html" if len(paths) == 1 else Path("comparison.html")
     target = Path(output) if output is not None else default
+    if target.is_dir():
+        raise ValueError(
+            f"the page is a file, and {target} is a folder: give {target / default.name}"
+        )
     page = arrange(paths, target.parent / "figures", parse_config, still_figures)
     source = html.escape(news_file(target).name)
     text = Template((ASSETS / "page.html").read_text("utf-8")).substitute(

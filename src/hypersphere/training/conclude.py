@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from hypersphere.training.diagnose import NotFinite
+from hypersphere.training.diagnose import check_lengths
 from hypersphere.training.prepare import Job
 from hypersphere.training.run.checkpoint import save_weights
 from hypersphere.training.run.folder import RunFolder
@@ -25,7 +25,7 @@ MOST_FEATURES = 2000  # what the report shows and stores
 
 
 def conclude(job: Job, run: Run, record: RunFolder, say: Any) -> Any:
-    """Write what follows training to the run folder.
+    """Write what follows training to the run folder, with the network in evaluation mode.
 
     Args:
         job: the task and its data.
@@ -37,7 +37,7 @@ def conclude(job: Job, run: Run, record: RunFolder, say: Any) -> Any:
         The verification of unseen classes, or None where the data have no pairs of them.
     """
     summary: dict[str, Any] = {"last": run.tested, "best": run.best}
-    net, result = job.task.model, None
+    net, result = job.task.model.eval(), None
     if hasattr(job.task, "conclude"):
         summary.update(job.task.conclude(run, record, say))
     for values in run.call("summarize"):
@@ -71,6 +71,7 @@ def verify_unseen(job: Job, run: Run) -> tuple[Any, Any]:
     pairs = job.loaders.split.pairs
     loader = job.loaders.over(pairs.dataset)
     unseen, labels = extract_features(job.task.model, loader, run.fabric.device)
+    check_lengths(unseen, job.task.model)
     index = torch.stack([pairs.first, pairs.second], 1)
     result = verification(
         unseen, unseen, pairs.same, protocol="plain", index=index, folds=pairs.fold
@@ -111,12 +112,7 @@ def save_features(
 
     Small pictures (up to 32 x 32) go with them, so that a point of the report can show its own.
     """
-    bad = int((~torch.isfinite(features)).any(1).sum())
-    if bad:
-        raise NotFinite(
-            f"the features of {bad} of {len(features)} test samples are not finite: the network's "
-            f"output overflows on them, so there is nothing to report"
-        )
+    check_lengths(features)
     keep = torch.arange(len(features))
     if len(features) > MOST_FEATURES:
         keep = torch.linspace(0, len(features) - 1, MOST_FEATURES).long()

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from hypersphere.training.sharding import is_spread, local
 
 __all__ = ["ADVICE", "BAD_BATCH", "WENT_BAD_BEFORE", "NotFinite", "bad_parameters", "explain"]
-__all__ += ["is_finite", "layers_in_order"]
+__all__ += ["check_lengths", "is_finite", "layers_in_order", "spoiled_buffer"]
 
 ADVICE = "; a smaller learning rate, clipping (train.clip) or warm-up (schedule.warmup) often helps"
 BAD_BATCH = "the batch itself holds NaN or infinity"
@@ -37,7 +37,8 @@ def is_finite(value: Any) -> bool:
 
 @torch.no_grad()
 def bad_parameters(model: nn.Module) -> list[str]:
-    """Names of the parameters that hold NaN or infinity, in the order of the model.
+    """Names of the parameters that hold NaN or infinity, or are so large that their length
+    overflows, in the order of the model.
 
     One wait for the device. Where weights are spread over processes, call it on all of them: a row
     that is bad on one process is a bad weight on all.
@@ -45,11 +46,36 @@ def bad_parameters(model: nn.Module) -> list[str]:
     named = list(model.named_parameters())
     if not named:
         return []
-    finite = torch.stack([torch.isfinite(local(value)).all() for _, value in named])
-    bad = (~finite).int()
+    lengths = [_length(local(value)) for _, value in named]
+    bad = (~torch.stack([torch.isfinite(length) for length in lengths])).int()
     if is_spread(model):
         dist.all_reduce(bad, op=dist.ReduceOp.MAX)
     return [name for (name, _), is_bad in zip(named, bad.tolist(), strict=True) if is_bad]
+
+
+def _length(value: Tensor) -> Tensor:
+    kind = torch.float64 if value.dtype == torch.float64 else torch.float32
+    return torch.linalg.vector_norm(value, dtype=kind)
+
+
+def spoiled_buffer(model: nn.Module) -> str:
+    """ "; its buffer 'norm.running_var' is not finite", of the first such buffer, or an empty text.
+
+    Buffers tell something only where no pass in training mode has written to them since.
+    """
+    bad = next((name for name, value in model.named_buffers() if not is_finite(value)), None)
+    return "" if bad is None else f"; its buffer '{bad}' is not finite"
+
+
+def check_lengths(features: Tensor, model: nn.Module | None = None) -> None:
+    """`NotFinite` if features (N, d) of test samples, or their lengths, are not finite."""
+    bad = int((~torch.isfinite(features.float().norm(dim=1))).sum())
+    if bad:
+        why = spoiled_buffer(model) if model is not None else ""
+        raise NotFinite(
+            f"the features of {bad} of {len(features)} test samples are not finite: the network's "
+            f"output overflows on them, so there is nothing to report{why}" + ADVICE
+        )
 
 
 @dataclass

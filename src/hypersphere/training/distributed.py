@@ -8,6 +8,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -15,9 +17,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from hypersphere.training.fsdp import is_fsdp, make_strategy
+from hypersphere.training.run.checkpoint import RunError
 
 __all__ = ["Agreement", "SyncedBatchNorm", "any_process", "gather_states", "make_fabric"]
-__all__ += ["share_states", "synchronize"]
+__all__ += ["one_process", "share_states", "synchronize"]
 
 
 def import_fabric() -> Any:
@@ -111,6 +114,34 @@ def any_process(fabric: Any, value: bool) -> bool:
     note = torch.tensor(int(value), device=fabric.device)
     dist.all_reduce(note, op=dist.ReduceOp.MAX)
     return bool(note)
+
+
+@contextmanager
+def one_process() -> Iterator[None]:
+    """Context in which this process acts as the only one, whatever the others do meanwhile.
+
+    What synchronizes if there are several processes (BatchNorm, running norms) keeps to itself. An
+    exchange that cannot do without the others would wait for them forever, and is an error.
+
+    Raises:
+        RunError: if something inside exchanges with the other processes.
+    """
+    if not dist.is_available() or not dist.is_initialized():
+        yield
+        return
+    group = dist.distributed_c10d._get_default_group()
+    dist.distributed_c10d._update_default_pg(None)
+    try:
+        yield
+    except ValueError as error:
+        if "process group has not been initialized" not in str(error):
+            raise
+        raise RunError(
+            "an exchange between processes was asked for where one acts alone: what is measured "
+            "after training must not need the others; do it in one process (fabric.devices 1)"
+        ) from error
+    finally:
+        dist.distributed_c10d._update_default_pg(group)
 
 
 def gather_states(fabric: Any, state: Any) -> list[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,10 +19,12 @@ from hypersphere.training.diagnose import (
     bad_parameters,
     explain,
     is_finite,
+    spoiled_buffer,
 )
-from hypersphere.training.distributed import any_process, share_states
+from hypersphere.training.distributed import any_process, one_process, share_states
 from hypersphere.training.fsdp import is_fsdp
 from hypersphere.training.runtime import Player, Run
+from hypersphere.training.sharding import is_spread
 
 __all__ = ["LossCheck", "check_test", "check_weights"]
 
@@ -107,7 +110,9 @@ class LossCheck:
             plain(*part.batch)
 
         terms = [(name, value) for name, value in part.values.items() if name != "loss"]
-        found = explain(run.step, run.task.model, good_batch, again, terms)
+        # Where each process holds a part of the network, all of them are here.
+        with nullcontext() if is_spread(run.task.model) else one_process():
+            found = explain(run.step, run.task.model, good_batch, again, terms)
         if not is_fsdp(run.fabric):
             return found
         notes = share_states(run.fabric, None if own_loss_is_finite else found)
@@ -133,9 +138,10 @@ def check_test(run: Run, values: Mapping[str, Any]) -> None:
         return
     for name, value in values.items():
         if isinstance(value, float) and not math.isfinite(value):
+            buffer = spoiled_buffer(run.task.model)
             raise NotFinite(
                 f"the test after step {run.step} gives {name} {value}: the network's output is not "
-                f"finite, though its weights are" + ADVICE
+                f"finite" + (buffer or ", though its weights are" + ADVICE)
             )
 
 

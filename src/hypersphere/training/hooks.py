@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from hypersphere.heads import MarginSchedule
 from hypersphere.registry import register
+from hypersphere.training.sections import NotNegative
 from hypersphere.training.sharding import with_whole_weights
 
 __all__ = [
@@ -88,6 +89,23 @@ class WeightGradients:
     def __init__(self) -> None:
         self.handle: Any = None
 
+    def check_model(self, model: Any) -> None:
+        """ValueError for a model in which it would change nothing.
+
+        Args:
+            model: what is trained.
+        """
+        from hypersphere.layers import weighted_gradients
+
+        handle = weighted_gradients(model)
+        if not handle.handles:
+            raise ValueError(
+                "hooks.weighted_gradients is for decoupled layers without weights, of which the "
+                "model has none: leave it out, or choose an operator, such as --model.operator "
+                "sphere"
+            )
+        handle.remove()
+
     def start(self, run: Any) -> None:
         from hypersphere.layers import weighted_gradients
 
@@ -155,7 +173,7 @@ class ClassEnergyTerm:
     name = "class_energy"
     needs_labels = True
 
-    def __init__(self, weight: float = 1.0, s: float = 2.0) -> None:
+    def __init__(self, weight: NotNegative = 1.0, s: float = 2.0) -> None:
         from hypersphere.regularizers import ClassEnergy
 
         self.energy = ClassEnergy(weight=weight, s=s)
@@ -174,7 +192,7 @@ class OrthogonalityTerm:
         weight: factor of the penalty. Default: 1.
     """
 
-    def __init__(self, weight: float = 1.0) -> None:
+    def __init__(self, weight: NotNegative = 1.0) -> None:
         self.weight = weight
 
     def terms(self, run: Any, batch: Any, outputs: Any, final: bool) -> dict[str, Tensor]:

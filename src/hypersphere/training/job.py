@@ -11,7 +11,7 @@ from typing import Any
 from hypersphere.training.conclude import conclude
 from hypersphere.training.config import Config
 from hypersphere.training.diagnose import NotFinite
-from hypersphere.training.distributed import make_fabric
+from hypersphere.training.distributed import make_fabric, one_process
 from hypersphere.training.fsdp import is_fsdp
 from hypersphere.training.loop import fit
 from hypersphere.training.own_parts import place_of
@@ -30,6 +30,7 @@ from hypersphere.training.run.own_data import (
 )
 from hypersphere.training.run.records import text_checksum
 from hypersphere.training.run.resume import changed_settings, record_changes
+from hypersphere.training.sharding import is_spread
 
 __all__ = ["Outcome", "SetupError", "train"]
 
@@ -138,14 +139,16 @@ def _train(
     record.remove("diverged.json")  # of an earlier attempt
     try:
         run = fit(job.task, record, fabric, job.settings, job.hooks, resume)
+        outcome = Outcome(record.path, run.tested, run.best, run.interrupted, step=run.step)
+        if run.interrupted is None and fabric.is_global_zero:
+            # The first process goes on alone, with the whole network.
+            if is_fsdp(fabric) or is_spread(job.task.model):
+                job.task.model = load_net(record.path).to(fabric.device)
+            with one_process():
+                outcome.verification = conclude(job, run, record, say)
     except NotFinite as error:
         record.json("diverged.json", {"reason": str(error)})  # a result, too: see campaign.py
         raise
-    outcome = Outcome(record.path, run.tested, run.best, run.interrupted, step=run.step)
-    if run.interrupted is None and fabric.is_global_zero:
-        if is_fsdp(fabric):  # the first process goes on alone, with the whole network
-            job.task.model = load_net(record.path).to(fabric.device)
-        outcome.verification = conclude(job, run, record, say)
     fabric.barrier()
     return outcome
 

@@ -5,6 +5,7 @@ see the gradients -> update -> hooks see the weights -> now and then: log, test,
 between image classification, graphs and GANs is in the task (`tasks/`); what a method adds is in
 hooks (`hooks.py`), plain objects of which any of these methods is called if it is there:
 
+    check_model(model), before anything is recorded
     start(run)                  change_batch(run, batch) -> batch
     before_update(run)          terms(run, batch, outputs, final) -> {name: tensor}
     after_update(run)           log(run) -> {name: value}

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from hypersphere.heads import center_loss, move_centers
 from hypersphere.registry import register
+from hypersphere.training.sections import NotNegative, Share
 
 __all__ = ["MetricLossTerm"]
 
@@ -36,9 +37,9 @@ class MetricLossTerm:
     def __init__(
         self,
         name: str = "contrastive",
-        weight: float = 0.1,
-        margin: float = 1.0,
-        rate: float = 0.5,
+        weight: NotNegative = 0.1,
+        margin: NotNegative = 1.0,
+        rate: Share = 0.5,
     ) -> None:
         if name not in ("contrastive", "triplet", "center"):
             raise ValueError(f"metric_loss.name is contrastive, triplet or center; got {name!r}")

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 import torch
 from torch import Tensor
 
-from hypersphere.ranges import Range
+from hypersphere.ranges import Range, check
 from hypersphere.registry import register
 
 __all__ = ["Mixup"]
+
+Alpha: TypeAlias = Annotated[float, Range(ge=1e-3, le=1e3)]  # beyond, a sample is 0, 1/2 or 1
 
 
 @register("hook", "mixup", source="Zhang et al. 2018")
@@ -27,9 +29,8 @@ class Mixup:
     name = "mixup"
     needs_labels = True
 
-    def __init__(self, alpha: Annotated[float, Range(gt=0)] = 0.2) -> None:
-        if not alpha > 0:
-            raise ValueError(f"mixup.alpha must be above 0; got {alpha}")
+    def __init__(self, alpha: Alpha = 0.2) -> None:
+        check("mixup.alpha", alpha, Alpha)
         self.alpha = alpha
 
     def change_batch(self, run: Any, batch: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

@@ -28,7 +28,7 @@ __all__ = ["OPTIONAL", "Job", "make_settings", "prepare", "refuse_unused", "seed
 # Sections, and keys of sections, that not every task uses; a task names its own in `sections`.
 # All others (model, init, low_rank, rotate, regularizers, hooks, optimizer, schedule, train, ...)
 # are used for every task, here and in the loop.
-OPTIONAL = ("data", "head", "few_shot", "gan", "train.label_smoothing")
+OPTIONAL = ("data", "head", "few_shot", "gan", "train.label_smoothing", "run.baseline")
 # What a task has to have once it is built; see `tasks/__init__.py`.
 TASK_MEMBERS = (
     *("model", "players", "objectives", "batches_per_epoch", "best"),
@@ -102,6 +102,9 @@ def prepare(config: Config, fabric: Any, split: Any = None) -> Job:
         )
     hooks = make_hooks(config)
     refuse_without_labels(config, task, hooks)
+    for hook in hooks:
+        if hasattr(hook, "check_model"):
+            hook.check_model(task.players[0].module)
     # The same start everywhere; from here on, processes draw (dropout, noise) each for themselves.
     seed_everything(config.seed + fabric.global_rank)
     return Job(task, hooks, settings, notes)

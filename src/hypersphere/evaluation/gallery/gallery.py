@@ -128,6 +128,8 @@ class Gallery:
         Returns:
             How many were added.
         """
+        if isinstance(names, str):
+            raise ValueError(f"names: expected a name per sample; got one text, {names!r}")
         empty = [i for i, name in enumerate(names) if not str(name).strip()]
         if empty:
             raise ValueError(f"name {empty[0]} is empty")
@@ -213,8 +215,8 @@ class Gallery:
         """
         if len(self) == 0:
             raise GalleryError("the gallery is empty: enroll somebody first")
-        if top < 1:
-            raise ValueError(f"top: expected at least 1; got {top}")
+        if top < 1 or int(top) != top:
+            raise ValueError(f"top: expected a whole number, at least 1; got {top}")
         least = self._least(threshold)
         queries = self._features(samples)
         people = self.people

@@ -52,7 +52,7 @@ def effective_rank(matrix: Tensor) -> float:
     (5.0, 1.0)
     """
     # Eigenvalues of the smaller Gram matrix: n x n is never made when n >> d.
-    m = matrix.double()
+    m = check_features("matrix", matrix).double()
     gram = m.T @ m if m.shape[0] > m.shape[1] else m @ m.T
     values = torch.linalg.eigvalsh(gram).clamp(min=0).sqrt()
     if float(values.sum()) == 0:

@@ -45,6 +45,7 @@ def search(queries: Tensor, gallery: Tensor, k: int = 1) -> tuple[Tensor, Tensor
     [[1, 0], [0, 2]]
     """
     check_search(queries, gallery, k)
+    queries, gallery = queries.detach(), gallery.detach()
     check_finite("queries", queries)
     n = len(queries)
     best = queries.new_full((n, k), -math.inf)

@@ -173,7 +173,9 @@ def verification(
     """
     rule = get_protocol(protocol)
     same = torch.as_tensor(same)
-    same = same if same.dtype == torch.bool else same != 0
+    if not bool(((same == 0) | (same == 1)).all()):
+        raise ValueError("same: expected 0 (two people) or 1 (one person) per pair; got others")
+    same = same == 1
     pairs = PairScorer(features_a, features_b, index, rule.flips)
     if same.shape != (len(pairs),):
         raise ValueError(f"same: expected one per pair, ({len(pairs)},); got {tuple(same.shape)}")

@@ -24,7 +24,13 @@ from typing import Any
 from torch import Tensor
 
 from hypersphere._optional import require
-from hypersphere._reading import Unreadable, read_tensors, read_text
+from hypersphere._reading import (
+    Unreadable,
+    checksum_file,
+    file_checksum,
+    read_tensors,
+    read_text,
+)
 from hypersphere.training.run.packing import pack, unpack
 
 __all__ = [
@@ -108,16 +114,16 @@ def save_weights(path: Path, tensors: dict[str, Tensor], checksum: bool = True) 
     try:
         safetensors.save_file(plain, str(temporary))
         os.chmod(temporary, 0o666 & ~_UMASK)  # safetensors writes for the owner only
-        found = _checksum(temporary) if checksum else ""
+        found = file_checksum(temporary) if checksum else ""
         # In this order: a process killed in between leaves weights without a checksum, never with
         # the checksum of others.
-        _beside(path).unlink(missing_ok=True)
+        checksum_file(path).unlink(missing_ok=True)
         os.replace(temporary, path)
     except (OSError, safetensors_error()) as error:
         temporary.unlink(missing_ok=True)
         raise explain_os_error(error, path) from error
     if checksum:
-        write_atomically(_beside(path), found + "\n")
+        write_atomically(checksum_file(path), found + "\n")
 
 
 def safetensors_error() -> type[Exception]:
@@ -140,7 +146,7 @@ def load_weights(path: Path | str) -> dict[str, Tensor]:
     path = Path(path)
     tensors = _read(path)  # first: what is too long is not summed up
     expected = _recorded_checksum(path)
-    if expected is not None and _checksum(path) != expected:
+    if expected is not None and file_checksum(path) != expected:
         raise RunError(
             f"{path} is damaged or was changed after it was written: its checksum differs from the "
             f"recorded one"
@@ -155,14 +161,10 @@ def _read(path: Path) -> dict[str, Tensor]:
         raise RunError(str(error)) from None
 
 
-def _beside(path: Path) -> Path:
-    return path.with_name(f"{path.name}.crc32")
-
-
 def _recorded_checksum(path: Path) -> str | None:
     """From the file beside it, or from the state of its checkpoint; None for files without one."""
-    if os.path.lexists(_beside(path)):
-        return _text(_beside(path)).strip()
+    if os.path.lexists(checksum_file(path)):
+        return _text(checksum_file(path)).strip()
     if not os.path.lexists(path.parent / STATE):
         return None
     return _read_state(path.parent)["checksums"].get(path.name)  # type: ignore[no-any-return]
@@ -213,7 +215,7 @@ def save_checkpoint(
         temporary.mkdir()  # without parents: a folder that was removed is not made again
         save_weights(temporary / MODEL, model, checksum=False)
         save_weights(temporary / TENSORS, tensors, checksum=False)
-        sums = {name: _checksum(temporary / name) for name in (MODEL, TENSORS)}
+        sums = {name: file_checksum(temporary / name) for name in (MODEL, TENSORS)}
         body = json.dumps({"format": FORMAT, "step": step, "checksums": sums, "state": tree})
         (temporary / STATE).write_text(f"{zlib.crc32(body.encode()):08x}\n{body}\n", "utf-8")
         for name in (MODEL, TENSORS, STATE):
@@ -259,7 +261,7 @@ def load_checkpoint(path: Path) -> tuple[int, dict[str, Tensor], Any]:
         content = _read_state(path)
         model, tensors = _read(path / MODEL), _read(path / TENSORS)
         for name, expected in content["checksums"].items():  # what is too long is refused by now
-            if _checksum(path / name) != expected:
+            if file_checksum(path / name) != expected:
                 raise RunError(f"{path / name} is damaged (its checksum differs)")
         return content["step"], model, unpack(content["state"], tensors)
     except RunError:
@@ -281,14 +283,6 @@ def newest_checkpoint(
     if paths:
         raise RunError(f"every checkpoint in {folder} is damaged: start again without --resume")
     return None
-
-
-def _checksum(path: Path) -> str:
-    value = 0
-    with open(path, "rb") as file:
-        while block := file.read(1 << 22):
-            value = zlib.crc32(block, value)
-    return f"{value:08x}"
 
 
 def _flush(path: Path) -> None:

@@ -209,6 +209,32 @@ class TrainedRun:
         images, kept = read_readable(files, (size[0], size[1]), mode, skipped)
         return images, kept, skipped.reasons
 
+    def in_its_classes(self, samples: Samples) -> Samples:
+        """Samples labeled by the run's own classes, for what compares them with its scores.
+
+        Args:
+            samples: of any classes, known by their names.
+
+        Returns:
+            The same samples, each with the number that its class has in the run.
+
+        Raises:
+            ValueError: if the run was not trained on one of their classes.
+        """
+        names = [str(name) for name in samples.classes]
+        if names == self.classes:
+            return samples
+        unknown = [n for n in (names[i] for i in samples.labels.unique()) if n not in self.classes]
+        if unknown:
+            raise ValueError(
+                f"scores are of the {len(self.classes)} classes that {self.folder} was trained on "
+                f"({', '.join(self.classes[:3])}, ...), and {len(unknown)} of the classes of these "
+                f"samples are none of them ({', '.join(unknown[:3])}): name them as in the run"
+            )
+        number = {name: i for i, name in enumerate(self.classes)}
+        own = torch.tensor([number.get(name, -1) for name in names])
+        return Samples(samples.images, own[samples.labels], self.classes)
+
     def folder_samples(self, folder: str | Path) -> Samples:
         """Read the pictures of a folder with one folder per class.
 

@@ -63,7 +63,7 @@ class Classification:
         fabric: devices and processes.
     """
 
-    sections = frozenset({"data", "head", "train.label_smoothing"})
+    sections = frozenset({"data", "head", "train.label_smoothing", "run.baseline"})
     best = ("accuracy", 1)
     gives_labels = True
     normalize: Any = None  # how pixels became inputs, for attacks on them

@@ -6,10 +6,30 @@ from typing import Any
 
 from hypersphere.registry import register
 from hypersphere.training.config import Config, FewShotConfig
+from hypersphere.training.diagnose import check_lengths
 from hypersphere.training.run.folder import RunFolder
 from hypersphere.training.tasks.classification import Classification, extract_features
 
 __all__ = ["FewShot"]
+
+
+def refuse_trained_classes(split: Any) -> None:
+    """ValueError if the test part of a split, or its validation part, has classes of `train`."""
+
+    def names(part: Any) -> set[str]:
+        return {str(part.classes[i]) for i in part.labels.unique().tolist()}
+
+    trained = names(split.train)
+    for place in ("test", "validation"):
+        part = getattr(split, place)
+        both = sorted(trained & names(part)) if part is not None else []
+        if both:
+            raise ValueError(
+                f"task few_shot tests on classes that are not trained; the {place} part of "
+                f"{split.name or 'the data'} has {len(both)} trained classes ({both[0]}, ...): "
+                f"keep classes for it with data.holdout (a share, such as 0.5), or take a data set "
+                f"that is split by class"
+            )
 
 
 @register("task", "few_shot", source="Sec. 7.5.3, F.3")
@@ -28,6 +48,8 @@ class FewShot(Classification):
     @classmethod
     def build(cls, config: Config, fabric: Any, split: Any = None) -> Classification:
         task = super().build(config, fabric, split)
+        assert task.labeled is not None
+        refuse_trained_classes(task.labeled.split)
         task.settings = config.few_shot  # type: ignore[attr-defined]
         return task
 
@@ -58,6 +80,7 @@ class FewShot(Classification):
         s = self.settings
         loader = self.labeled.over(part)
         features, labels = extract_features(self.model, loader, self.fabric.device)
+        check_lengths(features, self.model)
         return fewshot(
             features,
             labels,

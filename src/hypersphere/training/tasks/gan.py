@@ -107,6 +107,11 @@ class Gan:
 
     @classmethod
     def build(cls, config: Config, fabric: Any) -> Gan:
+        if config.schedule.name == "plateau":
+            raise ValueError(
+                "schedule.name plateau follows the loss or error of the test, and the test of task "
+                "gan has neither: choose another schedule"
+            )
         ranks = (fabric.global_rank, fabric.world_size)
         loaders = make_loaders(config.data, config.seed, *ranks, device=fabric.device)
         discriminator = make_sized_model(config.model, loaders.shape)

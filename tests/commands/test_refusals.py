@@ -1,0 +1,157 @@
+"""Numbers and names that no command can use: a sentence and an exit code, and nothing written."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from hypersphere import cli
+from hypersphere.evaluation import save_tensors
+
+CONFIG = """\
+data: {name: digits, batch_size: 16, share: 0.1, test_share: 0.2}
+model: {name: mlp, widths: [4], features: 4}
+train: {steps: 1, quiet: true}
+run: {report: false}
+"""
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    """A run, features of twelve classes, and a config."""
+    from hypersphere.commands._yaml import parse_yaml
+    from hypersphere.training import Config, make_fabric, train
+
+    place = tmp_path_factory.mktemp("world")
+    (place / "a.yaml").write_text(CONFIG)
+    config = Config.from_dict(parse_yaml(CONFIG, place / "a.yaml"))
+    train(config, place / "run", config_text=CONFIG, fabric=make_fabric(accelerator="cpu"))
+    labels = torch.arange(12).repeat_interleave(22)
+    arrays = {"features": torch.randn(264, 8), "labels": labels, "logits": torch.randn(264, 12)}
+    save_tensors(place / "f.safetensors", arrays)
+    np.savez(place / "p.npz", features=np.eye(3, dtype=np.float32), names=np.array(list("abc")))
+    for name in ("cat", "dog"):
+        from PIL import Image
+
+        (place / "pics" / name).mkdir(parents=True)
+        Image.new("L", (8, 8)).save(place / "pics" / name / "1.png")
+    return place
+
+
+def call(words, capsys):
+    try:
+        code = cli.main(words.split() if isinstance(words, str) else words)
+    except SystemExit as stop:  # of argparse
+        code = stop.code
+    return code, capsys.readouterr().err
+
+
+FEATURES = "--features f.safetensors"
+REFUSED = {
+    "evaluate classification run --limit -5": "--limit: expected a whole number >= 1; got -5",
+    "evaluate geometry run --limit 0": "--limit: expected a whole number >= 1; got 0",
+    "evaluate classification run --no-cache --batch-size 0": "--batch-size: expected a whole",
+    "evaluate classification run --images pics": "2 of the classes of these samples are none",
+    "evaluate robustness run --images pics": "(cat, dog): name them as in the run",
+    f"evaluate fewshot {FEATURES} --shot -1": "--shot: expected a whole number >= 1",
+    f"evaluate fewshot {FEATURES} --queries 0": "--queries: expected a whole number >= 1",
+    f"evaluate classification {FEATURES} --top 0": "--top: expected a whole number >= 1",
+    f"evaluate classification {FEATURES} --top 100": "k from 1 to the 12 classes; got 100",
+    f"evaluate retrieval {FEATURES} --ks x": "expected a whole number >= 1; got 'x'",
+    "points 100000000000": "take 2,400 GB",
+    "points 10 --dim 1000000000": "ask for fewer",
+    "points 0": "expected a whole number >= 1; got 0",
+    "gallery enroll run --features p.npz": "run is a run folder",
+    "gallery enroll g --features p.npz --threshold 2": "expected a number in [-1, 1]; got 2.0",
+    "gallery identify g --features p.npz --threshold -5": "expected a number in [-1, 1]",
+    "compare a.yaml --run.folder foo": "--folder FOLDER",
+    "sweep a.yaml --search optimizer.lr=0.1:0.2 --trials 0": "--trials takes a whole number >= 1",
+    "sweep a.yaml --search optimizer.lr=0.1:0.2 --folds 1": "--folds takes a whole number >= 2",
+    "report run --watch --every nan": "--every: expected a number > 0; got nan",
+    "report run -o pics": "pics is a folder: give pics/report.html",
+    "train a.yaml --hooks.weighted_gradients": "of which the model has none",
+    "train --data.options.shift 20": "shift must be a number in [0, 14]; got 20",
+    "train --data.options.scaling 5": "scaling must be a number in [0, 0.9]; got 5",
+    "train --data.options.rotation -1": "rotation must be a number in [0, 180]; got -1",
+    "train --data.options.folds -1": "folds and per_fold are whole numbers >= 1; got -1 and 300",
+    "models cnn3 --batch 0": "--batch: expected a whole number >= 1",
+}
+
+
+@pytest.mark.parametrize(("words", "message"), REFUSED.items(), ids=list(REFUSED))
+def test_what_cannot_be_done_is_refused(world, monkeypatch, capsys, words, message):
+    monkeypatch.chdir(world)
+    before = sorted(world.rglob("*"))
+    code, said = call(words, capsys)
+    assert code in (1, 2) and message in said and "Traceback" not in said
+    new = set(world.rglob("*")) - set(before)
+    assert {path.name for path in new} <= {"runs", "cache"}  # empty
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["compare", "a.yaml", "--folder", ""],
+        ["gallery", "enroll", "", "--features", "p.npz"],
+        ["gallery", "enroll", " ", "--features", "p.npz"],
+        ["sweep", "a.yaml", "--search", "optimizer.lr=0.1:0.2", "--study", ""],
+        ["report", "run", "-o", ""],
+    ],
+    ids=" ".join,
+)
+def test_an_empty_name_is_no_folder(world, monkeypatch, capsys, words):
+    monkeypatch.chdir(world)
+    before = sorted(world.rglob("*"))
+    assert call(words, capsys)[0] == 2
+    assert sorted(world.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--run.baseline", "true"], "task gan does not use the setting 'run.baseline'"),
+        (["--schedule.name", "plateau"], "the test of task gan has neither"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_a_gan_refuses_what_it_has_no_use_for(tmp_path, monkeypatch, capsys, words, message):
+    monkeypatch.chdir(tmp_path)
+    Path("gan.yaml").write_text(
+        "task: gan\ndata: {name: digits, batch_size: 16, share: 0.1}\n"
+        "model: {name: sngan_discriminator, widths: [4, 8]}\n"
+        "gan: {generator: {name: sngan_generator, widths: [8, 4], features: 6}}\n"
+    )
+    code, said = call(["train", "gan.yaml", *words], capsys)
+    assert code in (1, 2) and message in said
+
+
+def test_pictures_are_judged_by_the_names_of_their_folders(world, tmp_path, capsys):
+    from PIL import Image
+
+    for name in ("7", "3"):
+        (tmp_path / name).mkdir()
+        Image.new("L", (8, 8)).save(tmp_path / name / "1.png")
+    words = ["evaluate", "classification", str(world / "run"), "--images", str(tmp_path)]
+    assert call([*words, "--json", str(tmp_path / "r.json")], capsys)[0] == 0
+    confusion = json.loads((tmp_path / "r.json").read_text())["confusion"]
+    assert [i for i, row in enumerate(confusion) if sum(row)] == [3, 7]
+
+
+def test_the_direction_of_a_sweep_is_that_of_its_metric(tmp_path, monkeypatch):
+    pytest.importorskip("optuna")
+    from hypersphere.commands import _study, sweep
+
+    asked = []
+
+    def open_study(name, storage, minimize, settings):
+        asked.append(minimize)
+        raise ValueError("enough")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(_study, "open_study", open_study)
+    Path("a.yaml").write_text(CONFIG)
+    for words in ([], ["--metric", "error"], ["--metric", "x", "--minimize"]):
+        sweep.main(["a.yaml", "--search", "optimizer.lr=0.1:0.2", *words])
+    assert asked == [False, True, True]
