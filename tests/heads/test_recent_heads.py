@@ -614,8 +614,8 @@ def test_a_schedule_goes_on_where_it_was():
     [
         (lambda: heads.ArcFaceHead(3, 4, m=torch.ones(3)), r"margins of shape \(4,\)"),
         (lambda: heads.ArcFaceHead(3, 2, m=[0.5, 30.0]), r"in \[0, 3.142\), got 0.5 to 30"),
-        (lambda: heads.ASoftmaxHead(3, 2, m=MarginSchedule(0.0, 4.0)), r"margins in \[1, inf\)"),
-        (lambda: MarginSchedule(0.0, 0.5, steps=-1), "steps, begin >= 0"),
+        (lambda: heads.ASoftmaxHead(3, 2, m=MarginSchedule(0.0, 4.0)), r"margins in \[1, 1000\)"),
+        (lambda: MarginSchedule(0.0, 0.5, steps=-1), "steps, begin, iteration >= 0"),
         (lambda: MarginHead(3, 4, subcenters=0), "subcenters >= 1"),
         (lambda: MarginHead(3, 4, subcenters=2, keep_weight_norm=True), "subcenters >= 1"),
         (lambda: MarginHead(3, 4, start_std=0.0), "start_std"),

@@ -170,4 +170,4 @@ def test_a_margin_that_is_a_number_names_no_part(capsys):
         assert (option.type, option.choices) == (float, ())
     words = ["--hooks.metric_loss.name", "triplet", "--hooks.metric_loss.margin", "wide"]
     assert cli.main(["train", *words]) == 2
-    assert "hooks.metric_loss.margin expects a value of type float" in capsys.readouterr().err
+    assert "hooks.metric_loss.margin must be a number >= 0" in capsys.readouterr().err

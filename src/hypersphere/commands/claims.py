@@ -108,6 +108,8 @@ def _show(words: list[str]) -> int:
         if name not in by_name and name not in missing:
             raise ConfigError(str(unknown_name("claim", name, sorted([*by_name, *missing]))))
     if not records:
+        if problems:
+            return 1
         raise ValueError(f"{folder} has no results of claims: hypersphere claims run")
     shown = [by_name[name] for name in names if name in by_name]
     if shown:

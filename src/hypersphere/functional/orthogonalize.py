@@ -14,6 +14,7 @@ from ._kernels.orthogonal.opaque import series
 from ._kernels.orthogonal.packed import pack_skew, packed_length, packed_size, unpacked_skew
 from ._kernels.orthogonal.rotations import skew
 from ._kernels.orthogonal.spectra import spectrum
+from ._kernels.orthogonal.symmetric import half_product
 from ._kernels.orthogonal.triangular import triangular
 from .host import can_look
 
@@ -239,6 +240,7 @@ def _check(U: Tensor, method: str) -> None:
 __all__ = [
     "METHODS",
     "apply_orthogonal",
+    "half_product",
     "orthogonalize",
     "pack_skew",
     "packed_length",

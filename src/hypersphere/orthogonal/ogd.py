@@ -11,9 +11,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.sgd import sgd
 
-from ..functional._kernels.orthogonal.symmetric import half_product
 from ..functional.host import known
-from ..functional.orthogonalize import spectral_norm
+from ..functional.orthogonalize import half_product, spectral_norm
 from .block_matrix import mark_orthogonal
 from .pretrained import whole
 from .steps import orthogonal_parameters

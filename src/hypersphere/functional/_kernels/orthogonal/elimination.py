@@ -39,7 +39,7 @@ def cayley(numbers: Tensor, V: Tensor) -> tuple[Tensor, Eliminated] | None:
 
     None where there is no library, the types are others, or W is so large that digits were lost.
     """
-    if not (suits(numbers) and suits(V)) or _library() is None:
+    if not (can_eliminate(numbers) and can_eliminate(V)) or _library() is None:
         return None
     numbers, v = numbers.contiguous(), V.mT.contiguous()
     *lead, n, d = v.shape
@@ -68,7 +68,7 @@ def cayley_gradient(found: Eliminated, G: Tensor, wanted: bool) -> tuple[Tensor,
 
 def determinant(Q: Tensor) -> Tensor | None:
     """+-1 for each of the orthogonal matrices (..., d, d); None where there is no library."""
-    if not suits(Q) or _library() is None:
+    if not can_eliminate(Q) or _library() is None:
         return None
     # A matrix and its transpose have the same determinant: how it lies does not matter.
     work = Q.clone(memory_format=torch.contiguous_format)
@@ -101,10 +101,10 @@ def team() -> int:
 
 def available(like: Tensor) -> bool:
     """Whether matrices that lie where this one does are eliminated here."""
-    return suits(like) and _library() is not None
+    return can_eliminate(like) and _library() is not None
 
 
-def suits(x: Tensor) -> bool:
+def can_eliminate(x: Tensor) -> bool:
     return x.dtype == torch.float32 and x.numel() > 0 and can_look(x) and not switched_off()
 
 

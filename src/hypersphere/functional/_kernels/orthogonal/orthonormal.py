@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..libraries import library, trial
 from .blas import gemm
-from .elimination import WIDTH, close_to, suits, team
+from .elimination import WIDTH, can_eliminate, close_to, team
 from .panels import spans
 
 __all__ = ["orthonormalize"]
@@ -23,7 +23,7 @@ def orthonormalize(U: Tensor) -> tuple[Tensor, Tensor, list[Tensor]] | None:
 
     Outside of autograd. None where there is no library, or the type is another.
     """
-    if not suits(U) or _library() is None:
+    if not can_eliminate(U) or _library() is None:
         return None
     (*lead, d), Q = U.shape[:-1], U.clone(memory_format=torch.contiguous_format)
     T, inverses = torch.empty_like(Q), Q.new_empty(*lead, d, WIDTH)

@@ -9,7 +9,6 @@ from ctypes import c_bool, c_float, c_int, c_void_p
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -35,23 +34,20 @@ def spectrum(A: Tensor, squared: bool = False, skew: bool = False) -> tuple[floa
     d = A.shape[-1]
     A = A.detach().reshape(-1, d, d)
     x = _start(d, A.dtype, A.device)
-    found = _native_lanczos(A, x, squared, skew) or _lanczos(A, x, squared, skew)
-    # Some numbers for each matrix: torch would take longer for its calls than for all the steps.
-    diagonal, off, unit = (numbers.flatten(0, -2).cpu().numpy() for numbers in found)
-    if not np.isfinite(diagonal.sum() + off.sum()):
+    diagonal, off, unit = _native_lanczos(A, x, squared, skew) or _lanczos(A, x, squared, skew)
+    if not number_of(torch.isfinite(diagonal.sum() + off.sum())):
         return math.nan, math.nan
     # After an early end come zeros; the first entry lies within the spectrum.
-    ended = np.cumprod(np.concatenate([np.ones_like(unit), off], -1), -1) == 0
-    i, T = np.arange(diagonal.shape[-1]), np.zeros((*diagonal.shape, diagonal.shape[-1]))
-    T[:, i, i] = np.where(ended, diagonal[:, :1], diagonal)
-    T[:, i[1:], i[:-1]] = off  # the lower half is all that is read
-    values = np.linalg.eigvalsh(T)
-    margin = _MARGIN * (values[:, -1:] - values[:, :1])
-    low, high = (values[:, :1] - margin) * unit, (values[:, -1:] + margin) * unit
-    return float(low.min()), float(high.max())
+    ended = torch.cat([torch.ones_like(diagonal[..., :1]), off], -1).cumprod(-1) == 0
+    diagonal = torch.where(ended, diagonal[..., :1], diagonal)
+    T = torch.diag_embed(diagonal) + torch.diag_embed(off, -1)  # of which the lower half is read
+    values = torch.linalg.eigvalsh(T)
+    margin = _MARGIN * (values[..., -1:] - values[..., :1])
+    low, high = (values[..., :1] - margin) * unit, (values[..., -1:] + margin) * unit
+    return number_of(low.min()), number_of(high.max())
 
 
-@functools.lru_cache(maxsize=32)
+@made_once(maxsize=32)
 def _start(d: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """The first vector, of length 1."""
     x = torch.cos(torch.arange(d, dtype=dtype, device=device))

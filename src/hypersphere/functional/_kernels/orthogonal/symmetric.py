@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..libraries import library, trial
 from .blas import gemm
-from .elimination import WIDTH, close_to, matrices_of, suits, team
+from .elimination import WIDTH, can_eliminate, close_to, matrices_of, team
 
 __all__ = ["Solved", "half_product", "solve", "solve_again"]
 
@@ -35,7 +35,11 @@ def half_product(
 
     For matrices (..., d, d), outside of autograd.
     """
-    if not (suits(A) and suits(B)) or A.shape[-1] <= 2 * WIDTH or _library() is None:
+    if (
+        not (can_eliminate(A) and can_eliminate(B))
+        or A.shape[-1] <= 2 * WIDTH
+        or _library() is None
+    ):
         product = (A.mT if turned else A) @ B
         return product if scale == 1.0 else product.mul_(scale)
     A, B, (*lead, d) = A.contiguous(), B.contiguous(), A.shape[:-1]
@@ -50,7 +54,7 @@ def solve(M: Tensor, shifts: list[float], rows: Tensor) -> Solved | None:
 
     None where there is no library, or the types are others.
     """
-    if not (suits(M) and suits(rows)) or _library() is None:
+    if not (can_eliminate(M) and can_eliminate(rows)) or _library() is None:
         return None
     M, rows, (*lead, n, d), count = M.contiguous(), rows.contiguous(), rows.shape, len(shifts)
     factors, inverses = M.new_empty(*lead, count, d, d), M.new_empty(*lead, count, d, WIDTH)
