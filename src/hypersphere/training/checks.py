@@ -53,7 +53,7 @@ def check_settings(config: Config) -> None:
 
     >>> check_settings(Config(head={"name": "a_softmax", "m": -1.0}))
     Traceback (most recent call last):
-    ValueError: head: a multiplicative margin needs m >= 1 (1 is no margin), got m=-1.0
+    ValueError: head: a multiplicative margin needs m >= 1 (1 is no margin) and < 1000, got m=-1.0
     """
     refuse_unused(config, getattr(registry.entry("task", config.task).target, "sections", ()))
     if config.fabric.strategy == "fsdp":
