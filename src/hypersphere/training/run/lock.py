@@ -28,6 +28,7 @@ except ImportError:  # no such locks on this system
 __all__ = ["FolderInUse", "FolderLock", "is_alive"]
 
 NAME = ".lock"
+PATIENCE = 300  # hundredths of a second
 
 
 class FolderInUse(RunError):
@@ -157,9 +158,15 @@ def _one_at_a_time(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise explain_os_error(error, folder) from error
     try:
-        with contextlib.suppress(OSError):  # some network file systems lock files alone
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
+        for _ in range(PATIENCE):
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError as error:
+                if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                    break  # some network file systems lock files alone
+                time.sleep(0.01)
+        yield  # also if somebody keeps the folder locked, as the command `flock` does
     finally:
         os.close(descriptor)
 
