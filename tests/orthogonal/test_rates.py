@@ -5,49 +5,10 @@ import torch
 from torch import nn
 
 import hypersphere as hs
-from hypersphere.orthogonal import OGD, parameter_groups, rotate
+from hypersphere.orthogonal import parameter_groups, rotate
+from rates import MAPS, decrease, optimizer_of, problem, step
 
-MAPS = ("cayley", "exponential", "gram_schmidt", "householder", "loewdin", "ogd")
 SIZES = ((64, 1), (64, 4), (64, 16), (256, 1), (256, 16), (1024, 4), (1024, 16))
-
-
-def problem(d, width=96, seed=0):
-    torch.manual_seed(seed)
-    net = nn.Sequential(nn.Linear(d, width), nn.ReLU(), nn.Linear(width, 10))
-    x, y = torch.randn(64, d).abs(), torch.randint(10, (64,))
-    return net, lambda: nn.functional.cross_entropy(net(x), y)
-
-
-def optimizer_of(net, name, lr, **options):
-    groups = parameter_groups(net, weight_decay=0.0, lr=lr, optimizer=name, **options)
-    kinds = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "ogd": OGD}
-    return kinds[name](groups)
-
-
-def decrease(net, loss, name, lr, **options):
-    """Loss before - after one step that moves the first layer's weight alone."""
-    for p in net[2].parameters():
-        p.requires_grad_(False)
-    net[0].bias.requires_grad_(False)
-    optimizer = optimizer_of(net, name, lr, **options)
-    before = loss()
-    before.backward()
-    optimizer.step()
-    return (before - loss()).item()
-
-
-def run(d, blocks, method, name, lr, **options):
-    net, _ = problem(d)
-    net.double()
-    torch.manual_seed(1)
-    x, y = torch.randn(64, d, dtype=torch.float64).abs(), torch.randint(10, (64,))
-    if method is not None:
-        rotate(net, method, blocks=blocks, start="identity")
-
-    def loss():
-        return nn.functional.cross_entropy(net(x), y)
-
-    return decrease(net, loss, "ogd" if method == "ogd" else name, lr, **options)
 
 
 @pytest.mark.parametrize("name", ["sgd", "adam"])
@@ -55,13 +16,13 @@ def test_one_rate_for_all_maps_blocks_and_widths(name):
     lr = 1e-4 if name == "sgd" else 1e-7
     ratios = {}
     for d, blocks in SIZES:
-        plain = run(d, 1, None, name, lr)
+        plain = step(d, 1, None, name, lr)
         for method in MAPS:
             if name == "adam" and method == "ogd":
                 continue  # it is an optimizer itself
             if d == 1024 and method in ("householder", "exponential"):
                 continue  # slow; their constants are those of Gram-Schmidt
-            ratios[d, blocks, method] = run(d, blocks, method, name, lr) / plain
+            ratios[d, blocks, method] = step(d, blocks, method, name, lr) / plain
     low, high = min(ratios.values()), max(ratios.values())
     assert high / low < 1.25, ratios
     assert 0.5 < low <= high < 2.0, ratios
@@ -90,7 +51,7 @@ def test_fewer_directions_move_further_for_the_same_decrease(name, least, most):
 
 def test_raw_rates_differ_by_the_constants_of_the_maps():
     found = [
-        run(64, 1, method, "sgd", 1e-5, scale_rotations=False)
+        step(64, 1, method, "sgd", 1e-5, scale_rotations=False)
         for method in ("cayley", "exponential", "gram_schmidt", "householder", "loewdin", "ogd")
     ]
     ratios = [value / found[-1] for value in found]
