@@ -10,6 +10,7 @@ import torch
 from small_run import run, small_config
 
 from hypersphere import data
+from hypersphere.data import ArrayDataset, Split
 from hypersphere.training import Config, load_net
 from hypersphere.training.build import make_sized_model
 from hypersphere.training.config import (
@@ -23,6 +24,7 @@ from hypersphere.training.diagnose import NotFinite
 from hypersphere.training.held_out import hold_out
 from hypersphere.training.run.checkpoint import load_weights
 from hypersphere.training.run.trained import TrainedRun
+from hypersphere.training.tasks.few_shot import refuse_trained_classes
 from tolerances import close
 
 
@@ -250,6 +252,17 @@ def test_few_shot_refuses_to_test_on_trained_classes(tmp_path):
     config = Config(task="few_shot", data=DataConfig(batch_size=32), model={"name": "mlp"})
     with pytest.raises(ValueError, match="test part of digits has 10 trained classes .*holdout"):
         run(config, tmp_path)
+
+
+def test_parts_that_number_their_own_classes_are_no_closed_set():
+    def part(count):
+        images = torch.zeros(2 * count, 1, 2, 2, dtype=torch.uint8)
+        names = [f"alphabet_00/character_{i:02d}" for i in range(count)]
+        return ArrayDataset(images, torch.arange(count).repeat(2), names)
+
+    refuse_trained_classes(Split(part(5), part(3)))
+    with pytest.raises(ValueError, match="has 5 trained classes"):
+        refuse_trained_classes(Split(part(5), part(5)))
 
 
 @pytest.mark.parametrize("lr", [1e21, 1e30])
