@@ -10,6 +10,7 @@ import dataclasses
 import importlib
 import inspect
 import re
+import subprocess
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
@@ -74,6 +75,12 @@ WORDS: dict[str, str] = {
 TITLES: tuple[str, ...] = ()
 
 LONGEST_FILE = 400
+
+# What the project is written in. Everything else in the repository is somebody's data.
+WRITTEN_HERE = set(
+    "cff cpp css editorconfig gitignore h html js json md png py svg toml txt typed yaml yml".split()
+)
+WITHOUT_SUFFIX = {"LICENSE", ".ci/check", ".ci/run"}
 
 
 class Violation(NamedTuple):
@@ -394,6 +401,19 @@ def file_lengths(folder: str) -> list[Violation]:
     return found
 
 
+def foreign_files() -> list[Violation]:
+    """Files in the repository that are neither code, text nor figures: no data set belongs there."""
+    if not (ROOT / ".git").exists():
+        return []  # an unpacked source archive
+    tracked = subprocess.check_output(["git", "ls-files", "-z"], cwd=ROOT, text=True)
+    text = "not a kind of file that the project is written in; data sets stay outside"
+    return [
+        Violation(name.split("/")[0], name, text)
+        for name in tracked.split("\0")
+        if name and name.rpartition(".")[2] not in WRITTEN_HERE and name not in WITHOUT_SUFFIX
+    ]
+
+
 def own_difflib(folder: str) -> list[Violation]:
     """ "Did you mean" is written once, in the register."""
     found = []
@@ -568,6 +588,7 @@ WHOLE: dict[str, Callable[[], list[Violation]]] = {
     "package cycles": package_cycles,
     "doubled names": doubled_names,
     "doubled files": doubled_files,
+    "foreign files": foreign_files,
 }
 
 
