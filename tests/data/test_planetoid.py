@@ -59,7 +59,7 @@ def citations(tmp_path):
 
 def test_features_labels_edges_and_split(citations):
     root, words, labels, graph = citations
-    data = hs.data.load("citeseer", root, normalize=False)
+    data = hs.data.load("citeseer", root, normalize=False, sparse=False)
     for node in range(NODES):
         known = node < KNOWN or node in TEST
         assert data.features[node].tolist() == (words[node].tolist() if known else [0] * WIDTH)
@@ -76,7 +76,7 @@ def test_features_labels_edges_and_split(citations):
 
 def test_rows_are_divided_by_their_sum(citations):
     root, words, *_ = citations
-    data = hs.data.load("citeseer", root)
+    data = hs.data.load("citeseer", root, sparse=False)
     node = int(words.sum(1).argmax())
     assert data.features[3].tolist() == [0] * WIDTH
     np.testing.assert_allclose(data.features[node], words[node] / words[node].sum(), rtol=1e-6)
@@ -142,8 +142,8 @@ def test_damage_is_named(citations, key, content, error, message):
 
 def test_sparse_features_are_the_dense_ones(citations):
     for normalize in (False, True):
-        dense = hs.data.load("citeseer", citations[0], normalize=normalize)
-        sparse = hs.data.load("citeseer", citations[0], normalize=normalize, sparse=True)
+        dense = hs.data.load("citeseer", citations[0], normalize=normalize, sparse=False)
+        sparse = hs.data.load("citeseer", citations[0], normalize=normalize)
         assert sparse.features.layout == torch.sparse_coo and sparse.features.is_coalesced()
         close(sparse.features.to_dense(), dense.features)
         assert repr(sparse) == repr(dense) and sparse.num_nodes == NODES
@@ -155,7 +155,7 @@ def test_entries_given_twice_are_summed_as_scipy_does(citations):
         (np.array([1.0, 2.0]), np.array([3, 3]), np.array([0, 2, 2, 2, 2, 2, 2])), shape=(6, WIDTH)
     )
     path.write_bytes(pickle.dumps(twice))
-    data = hs.data.load("citeseer", citations[0], normalize=False)
+    data = hs.data.load("citeseer", citations[0], normalize=False, sparse=False)
     assert data.features[TEST[0]].tolist() == twice.toarray()[0].tolist()
 
 

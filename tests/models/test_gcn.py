@@ -85,7 +85,7 @@ def test_wrong_graphs_are_told_apart():
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support:UserWarning")
 @pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr])
-@pytest.mark.parametrize("change", ["plain", "sphere", "rotated"])
+@pytest.mark.parametrize("change", ["plain", "sphere", "rotated", "turned input"])
 def test_sparse_features_train_the_same_network(layout, change):
     torch.manual_seed(0)
     edges = ring_with_chords()
@@ -95,6 +95,8 @@ def test_sparse_features_train_the_same_network(layout, change):
     net = models.create("gcn", in_channels=9, widths=(5,), operator=operator).double()
     if change == "rotated":
         hs.orthogonal.rotate(net)
+    if change == "turned input":
+        hs.orthogonal.rotate(net, side="input", start="identity")
     for dropout in (0.0, 1.0):  # at both ends dropout is the same for both layouts
         net.dropout.p = dropout
         given, results = {"dense": x, "sparse": x.to_sparse(layout=layout)}, {}

@@ -2,6 +2,7 @@
 many runs.
 """
 
+import dataclasses
 import json
 
 import numpy as np
@@ -71,6 +72,36 @@ def test_graph_is_trained_full_batch(two_communities, tmp_path, rotate):
     outcome = run(config, tmp_path)
     assert outcome.last["accuracy"] > 0.9 and outcome.best["validation_accuracy"] > 0.9
     assert (tmp_path / "folded.safetensors").exists() is (rotate is not None)
+
+
+class Dense(torch.nn.Module):
+    """Dropout takes no sparse tensor."""
+
+    out_features, input_shape = 12, (12,)
+
+    def forward(self, x, adjacency):
+        return adjacency @ torch.nn.functional.dropout(x, 0.1, self.training)
+
+
+def test_only_networks_that_take_sparse_features_get_them(two_communities, tmp_path, monkeypatch):
+    words = two_communities.features.clamp(min=0)
+    graph = dataclasses.replace(two_communities, features=words.to_sparse())
+    monkeypatch.setattr(data, "load", lambda name, root=None, **options: graph)
+    seen = []
+    forward = torch.nn.Linear.forward
+    monkeypatch.setattr(
+        torch.nn.Linear, "forward", lambda self, x: seen.append(x.layout) or forward(self, x)
+    )
+    for model in ({"name": "gcn"}, Dense()):
+        config = Config(
+            task="graph",
+            data=DataConfig(name="cora"),
+            model=model,
+            head={"name": "softmax", "bias": False},
+            train=TrainConfig(steps=3, test_every=3, quiet=True),
+        )
+        run(config, tmp_path / type(model).__name__)
+    assert seen and set(seen) == {torch.sparse_coo}
 
 
 def assert_resumes_to_the_same(config, folder, half):

@@ -78,7 +78,7 @@ class GraphDataset:
 @register("data", "citeseer")
 @register("data", "cora")
 def load_planetoid(
-    name: str, root: Path, normalize: bool = True, sparse: bool = False
+    name: str, root: Path, normalize: bool = True, sparse: bool = True
 ) -> GraphDataset:
     """A citation graph with the public split: 20 labels per class, 500 and 1000 for testing.
 
@@ -90,8 +90,8 @@ def load_planetoid(
         name: "cora", "citeseer" or "pubmed".
         root: the data folder.
         normalize: divide each row of the features by its sum, as the released GCN code does.
-        sparse: features as a sparse COO tensor. The GCN takes both; with sparse ones a step on Cora
-            is several times faster.
+        sparse: features as a sparse COO tensor, with which a step of a GCN is several times faster.
+            False gives a dense one, for networks that do not take sparse tensors.
 
     Returns:
         The graph.

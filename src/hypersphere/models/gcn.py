@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -74,6 +73,8 @@ class GCN(Backbone):
         style: operator, norm and activation of the layers.
     """
 
+    takes_sparse = True  # the task "graph" hands over dense features where a network lacks this
+
     def __init__(
         self,
         widths: Sequence[int] = (16,),
@@ -125,9 +126,8 @@ class GCN(Backbone):
             is_coalesced=True,
             check_invariants=False,  # those of x
         )
-        weight: Any = layer.weight
-        plain = type(layer).forward is nn.Linear.forward  # also when rotated
-        return torch.sparse.mm(kept, weight.t()) if plain else layer(kept.to_dense())
+        plain = type(layer).forward is nn.Linear.forward  # also when its weight is rotated
+        return layer(kept if plain and not layer._forward_pre_hooks else kept.to_dense())
 
     def example_inputs(self, batch: int = 2) -> tuple[Tensor, ...]:
         """A small graph in which each node is joined with every other: all entries of A^ are equal.

@@ -65,12 +65,15 @@ class NodeClassification:
         if not isinstance(graph, data.GraphDataset):
             raise ValueError(f"task graph trains on a graph, which {config.data.name!r} is not")
         adjacency = models.normalized_adjacency(graph.edges, graph.num_nodes)
-        inputs = (graph.features.to(fabric.device), adjacency.to(fabric.device))
         width = graph.features.shape[1]
         if isinstance(config.model, dict) and config.model.get("in_channels") is None:
             # In a copy: the recorded config stays as it was given, so that the run can go on.
             config = dataclasses.replace(config, model={**config.model, "in_channels": width})
         net: Any = make_net(config, (width,), graph.num_classes)
+        features = graph.features
+        if not getattr(net.backbone, "takes_sparse", False):
+            features = features.to_dense()  # most modules of torch, dropout too, take no sparse ones
+        inputs = (features.to(fabric.device), adjacency.to(fabric.device))
         try:
             inspect.signature(net.backbone.forward).bind(*inputs)
         except TypeError:
