@@ -72,7 +72,9 @@ class NodeClassification:
         net: Any = make_net(config, (width,), graph.num_classes)
         features = graph.features
         if not getattr(net.backbone, "takes_sparse", False):
-            features = features.to_dense()  # most modules of torch, dropout too, take no sparse ones
+            features = (
+                features.to_dense()
+            )  # most modules of torch, dropout too, take no sparse ones
         inputs = (features.to(fabric.device), adjacency.to(fabric.device))
         try:
             inspect.signature(net.backbone.forward).bind(*inputs)
