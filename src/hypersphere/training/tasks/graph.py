@@ -71,10 +71,8 @@ class NodeClassification:
             config = dataclasses.replace(config, model={**config.model, "in_channels": width})
         net: Any = make_net(config, (width,), graph.num_classes)
         features = graph.features
-        if not getattr(net.backbone, "takes_sparse", False):
-            features = (
-                features.to_dense()
-            )  # most modules of torch, dropout too, take no sparse ones
+        if not getattr(net.backbone, "takes_sparse", False):  # as most modules, dropout too
+            features = features.to_dense()
         inputs = (features.to(fabric.device), adjacency.to(fabric.device))
         try:
             inspect.signature(net.backbone.forward).bind(*inputs)
