@@ -24,7 +24,7 @@ hypothesis.settings.load_profile("hypersphere")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """HYPERSPHERE_TEST_ORDER=random (or a number) shuffles the tests, alike in every worker."""
+    """HYPERSPHERE_TEST_ORDER, any word, shuffles the tests: each word in its own order."""
     order = os.environ.get("HYPERSPHERE_TEST_ORDER")
     if order:
         items.sort(key=lambda item: hashlib.sha256(f"{order} {item.nodeid}".encode()).digest())
