@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import tempfile
 
 # Some CPUs announce bfloat16 instructions that their oneDNN kernels then cannot execute.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
@@ -9,6 +10,10 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 # No test has a graphics card: kernels of Triton are interpreted, which has to be said before they
 # are read.
 os.environ.setdefault("TRITON_INTERPRET", "1")
+# What torch.compile keeps is code for one instruction set, under a name that does not say which.
+if "ATEN_CPU_CAPABILITY" in os.environ:
+    kept = f"torchinductor-{os.environ['ATEN_CPU_CAPABILITY']}"
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", os.path.join(tempfile.gettempdir(), kept))
 
 import hypothesis
 import pytest
