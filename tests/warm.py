@@ -67,6 +67,8 @@ class WarmProcess:
                 stdout=subprocess.DEVNULL,
                 stderr=self.complaints,
                 pass_fds=[other.fileno()],
+                # numpy's and scipy's BLAS would start its threads when it is imported.
+                env={**self.environment, "OPENBLAS_NUM_THREADS": "1"},
             )
         atexit.register(self.close)
         atexit.register(self.complaints.close)
