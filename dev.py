@@ -2,7 +2,7 @@
 
     python3 dev.py train [arguments of `hypersphere train`]   the main job
     python3 dev.py test  [--fast] [arguments of pytest]       the tests
-    python3 dev.py test  --portable [SETTING]                 the fast tests as on other processors
+    python3 dev.py test  --portable [SETTING] [--slow]        the fast tests (or all) as on other processors
     python3 dev.py check                                      lint, format, types, doctests, wheel
     python3 dev.py docs                                       the pages as a site: build/site
     python3 dev.py run   COMMAND [arguments]                  anything inside the environment
@@ -104,7 +104,9 @@ def commit() -> str:
 
 def portable(arguments: list[str]) -> int:
     """The fast tests under one setting of PORTABLE, one chosen by the commit, or all of them."""
-    chosen = list(PORTABLE)
+    chosen, speed = list(PORTABLE), ["--fast"]
+    if "--slow" in arguments:
+        arguments, speed = [a for a in arguments if a != "--slow"], []
     if arguments and arguments[0] == "by-commit":
         chosen = [chosen[int(commit(), 16) % len(chosen)]]
         arguments = arguments[1:]
@@ -117,7 +119,7 @@ def portable(arguments: list[str]) -> int:
         # Another order for each commit, which the same command repeats.
         setting = {k: commit()[:8] if v == "random" else v for k, v in PORTABLE[name].items()}
         print(f"--- {name}: {setting}", flush=True)
-        if test(["--fast", "-q", *arguments], **setting):
+        if test([*speed, *arguments], **setting):
             failed.append(name)
     print(f"portable: {len(chosen) - len(failed)} of {len(chosen)} settings passed", flush=True)
     if failed:

@@ -222,7 +222,7 @@ def environment() -> dict[str, object]:
     """Versions, commit and hardware, without names of machines or people."""
     packages = {}
     for package in (
-        "hypersphere",
+        "torch-hypersphere",
         "torch",
         "numpy",
         "geotorch",

@@ -403,7 +403,7 @@ def file_lengths(folder: str) -> list[Violation]:
 
 
 def foreign_files() -> list[Violation]:
-    """Files in the repository that are neither code, text nor figures."""
+    """Files in the repository of other kinds than code, text and figures, such as data sets."""
     if not (ROOT / ".git").exists():
         return []  # an unpacked source archive
     tracked = subprocess.check_output(["git", "ls-files", "-z"], cwd=ROOT, text=True)

@@ -40,7 +40,7 @@ from typing import Any
 # when it needs them.
 AT_IMPORT = (
     "PYTHON", "LD_", "MALLOC_", "LANG", "LC_", "TZ", "HOME", "XDG_", "MPL", "CUDA_", "TRITON_",
-    "OMP_", "GOMP_", "KMP_", "MKL_", "ATEN_", "ONEDNN_", "DNNL_", "TORCH", "PYTORCH",
+    "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "ATEN_", "ONEDNN_", "DNNL_", "TORCH", "PYTORCH",
 )  # fmt: skip
 # But these may differ: places to import from can be added later, and torch and scikit-learn set the
 # others themselves, when they are imported.

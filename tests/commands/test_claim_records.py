@@ -106,6 +106,15 @@ def test_fewer_seeds_leave_a_shipped_record_as_it_is(tmp_path, seeds):
     assert not (tmp_path / "before").exists()
 
 
+@pytest.mark.parametrize("file", sorted(claims_folder().glob("*.json")), ids=lambda f: f.stem)
+def test_every_shipped_record_is_of_the_settings_of_its_claim(file, tmp_path):
+    """Otherwise `claims run` would put it aside and train everything again."""
+    claim = claims.read_claim(file.stem)
+    test = claims.ClaimTest(claim, tmp_path, file, seeds=claim.seeds)
+    seeds = {row["name"]: sorted(map(int, row["seconds"])) for row in test.file["methods"]}
+    assert {name: sorted(found) for name, found in test.recorded.items()} == seeds
+
+
 def test_a_claim_without_its_seeds_says_how_many_there_are(bench, capsys):
     record, _ = bench.run("--seeds", "2")
     told = capsys.readouterr().err.splitlines()[-1]

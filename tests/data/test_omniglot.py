@@ -36,6 +36,15 @@ def test_characters_of_two_alphabets_are_different_classes(characters):
     assert hs.data.load("omniglot", characters, size=28).train.shape == (1, 28, 28)
 
 
+def test_alphabets_numbered_in_each_part_are_different_classes(characters):
+    folder = characters / "omniglot/images_evaluation"
+    (folder / "Tengwar").rename(folder / "Greek")
+    split = hs.data.load("omniglot", characters)
+    assert split.test.classes[0] == "images_evaluation/Greek/character01"
+    assert split.train.classes[0] == "Greek/character01"
+    assert split.test.labels.unique().tolist() == [0, 1]
+
+
 def test_missing_parts_are_named(characters):
     for path in sorted((characters / "omniglot/images_evaluation").rglob("*.png")):
         path.unlink()

@@ -1,5 +1,6 @@
 """One process at a time in a run folder; nothing is lost without a word."""
 
+import fcntl
 import json
 import os
 import shutil
@@ -18,7 +19,7 @@ from small_run import run, small_config
 import warm
 from hypersphere.training import RunError, RunFolder, TrainConfig, load_net
 from hypersphere.training.run.checkpoint import load_weights, save_weights
-from hypersphere.training.run.lock import NAME, FolderLock, is_alive
+from hypersphere.training.run.lock import NAME, FolderInUse, FolderLock, is_alive
 from hypersphere.training.run.records import changed_config, text_checksum
 
 
@@ -114,13 +115,17 @@ def test_a_comparison_waits_for_a_run_that_another_process_is_training(tmp_path,
     assert next(looks, None) is None
 
 
+def gone_process():
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    return gone.pid
+
+
 def test_the_lock_of_a_process_that_is_gone_is_taken_over(tmp_path):
     """Its child may still hold the file open."""
     child = FolderLock(tmp_path)
     child.acquire()
-    gone = subprocess.Popen([sys.executable, "-c", ""])
-    gone.wait()
-    holder = {"host": socket.gethostname(), "pid": gone.pid, "since": "2026-01-01 00:00:00"}
+    holder = {"host": socket.gethostname(), "pid": gone_process(), "since": "2026-01-01 00:00:00"}
     (tmp_path / NAME).write_text(json.dumps(holder))
     lock = FolderLock(tmp_path)
     lock.acquire()
@@ -130,11 +135,45 @@ def test_the_lock_of_a_process_that_is_gone_is_taken_over(tmp_path):
     lock.release()
 
 
+@pytest.fixture
+def busy_folder(tmp_path, monkeypatch):
+    """A folder that somebody keeps locked, as the command `flock` does."""
+    monkeypatch.setattr("hypersphere.training.run.lock.WAIT_FOR_FOLDER", 0.05)
+    descriptor = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    yield tmp_path
+    os.close(descriptor)
+
+
+def test_a_folder_that_somebody_keeps_locked_can_be_trained_in(busy_folder):
+    first = FolderLock(busy_folder)
+    first.acquire()
+    with pytest.raises(FolderInUse, match=f"process {os.getpid()} on .* is training in it"):
+        FolderLock(busy_folder).acquire()
+    first.release()
+    holder = {"host": socket.gethostname(), "pid": gone_process(), "since": "2026-01-01 00:00:00"}
+    first.path.write_text(json.dumps(holder))  # of a killed process
+    first.acquire()
+    assert first.holder()["pid"] == os.getpid()
+    first.release()
+
+
+def test_the_file_of_a_lock_is_replaced_only_by_who_has_the_folder(busy_folder):
+    """Two that replace it at the same time would remove each other's."""
+    child = FolderLock(busy_folder)
+    child.acquire()
+    holder = {"host": socket.gethostname(), "pid": gone_process(), "since": "2026-01-01 00:00:00"}
+    child.path.write_text(json.dumps(holder))
+    text = f"a process that was left by process {holder['pid']} on .* keeps it"
+    with pytest.raises(FolderInUse, match=text):
+        FolderLock(busy_folder).acquire()
+    child.release()
+    assert not child.path.exists()
+
+
 def test_a_lock_that_is_just_taken_over_is_not_taken_away(tmp_path, monkeypatch):
     """The file still names the process that is gone while the next one writes its own name."""
-    gone = subprocess.Popen([sys.executable, "-c", ""])
-    gone.wait()
-    holder = {"host": socket.gethostname(), "pid": gone.pid, "since": "2026-01-01 00:00:00"}
+    holder = {"host": socket.gethostname(), "pid": gone_process(), "since": "2026-01-01 00:00:00"}
     (tmp_path / NAME).write_text(json.dumps(holder))
     taken, first = threading.Event(), FolderLock(tmp_path)
 

@@ -19,7 +19,9 @@ from .sources import SOURCES
 def load_omniglot(root: Path, size: Size = None, invert: bool = False) -> Split:
     """Background characters as `train`, evaluation characters as `test`: no class is in both.
 
-    A class is "ALPHABET/CHARACTER".
+    A class is "ALPHABET/CHARACTER". In copies that number the alphabets of each part from the
+    start, where the same name means two characters, it is "images_evaluation/ALPHABET/CHARACTER"
+    in the test part.
 
     Args:
         root: the data folder.
@@ -35,7 +37,10 @@ def load_omniglot(root: Path, size: Size = None, invert: bool = False) -> Split:
     parts = [_read_characters(folder, size, source.how(root)) for folder in folders]
     if invert:
         parts = [replace(part, images=255 - part.images) for part in parts]
-    return Split(train=parts[0], test=parts[1])
+    train, test = parts
+    if not set(train.classes).isdisjoint(test.classes):
+        test = replace(test, classes=[f"{folders[1].name}/{name}" for name in test.classes])
+    return Split(train=train, test=test)
 
 
 def _read_characters(folder: Path, size: Size, where: str) -> ArrayDataset:

@@ -90,8 +90,8 @@ def load_planetoid(
         name: "cora", "citeseer" or "pubmed".
         root: the data folder.
         normalize: divide each row of the features by its sum, as the released GCN code does.
-        sparse: features as a sparse COO tensor, with which a step of a GCN is several times faster.
-            False gives a dense one, for networks that do not take sparse tensors.
+        sparse: features as a sparse COO tensor, with which steps of a GCN are faster. False gives a
+            dense one, for networks that do not take sparse tensors, for indexing and for numpy.
 
     Returns:
         The graph.

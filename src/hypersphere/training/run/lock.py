@@ -4,6 +4,7 @@ The lock is the operating system's (`flock` on the file .lock), so that a killed
 behind; the file says who holds it. What a killed process leaves behind is the file, and perhaps a
 child that still has it open: then the file is replaced. Taking the lock and writing one's name, or
 reading a name and replacing the file, are each one step for others: they hold the folder meanwhile.
+Who cannot have the folder, because somebody else keeps it locked, never replaces the file.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ except ImportError:  # no such locks on this system
 __all__ = ["FolderInUse", "FolderLock", "is_alive"]
 
 NAME = ".lock"
-PATIENCE = 300  # hundredths of a second
+WAIT_FOR_FOLDER = 3.0  # seconds; others have it for less than a thousandth
 
 
 class FolderInUse(RunError):
@@ -62,11 +63,11 @@ class FolderLock:
             FolderInUse: if another process holds it; the message says who, and since when.
         """
         while fcntl is not None and self._descriptor is None:
-            with _one_at_a_time(self.path.parent):
-                if not self._try():
+            with _one_at_a_time(self.path.parent) as alone:
+                if not self._try(alone):
                     return
 
-    def _try(self) -> bool:
+    def _try(self, alone: bool) -> bool:
         """Take the lock, refuse, or make way for another try; False where there are no locks."""
         try:
             descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
@@ -80,7 +81,7 @@ class FolderLock:
             if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
                 return False  # a file system without locks
             if there:
-                self._refuse_or_break()
+                self._refuse_or_break(alone)
             return True
         if not _is_at(descriptor, self.path):  # its holder took it away in between
             os.close(descriptor)
@@ -135,40 +136,55 @@ class FolderLock:
         finally:
             os.close(descriptor)
 
-    def _refuse_or_break(self) -> None:
-        """Somebody has the lock; a process that is gone has it only through a child it left."""
+    def _refuse_or_break(self, alone: bool) -> None:
+        """Somebody has the lock; a process that is gone has it only through a child it left.
+
+        Args:
+            alone: nobody else can be about to replace the file, too. Two that did would each
+                remove the other's.
+        """
         who = self.holder()
-        if who and _is_gone(who):
+        gone = bool(who) and _is_gone(who)
+        if gone and alone:
             self.path.unlink(missing_ok=True)
             return
-        said = "another process"
+        said = "another process is training in it"
         if who:
-            said = f"process {who.get('pid')} on {who.get('host')} (since {who.get('since')})"
-        raise FolderInUse(
-            f"{self.what} is in use: {said} is training in it; wait for it, stop it, or "
-            f"{self.advice}"
-        )
+            name = f"process {who.get('pid')} on {who.get('host')} (since {who.get('since')})"
+            said = f"{name} is training in it"
+            if gone:
+                said = f"a process that was left by {name} keeps it"
+        raise FolderInUse(f"{self.what} is in use: {said}; wait for it, stop it, or {self.advice}")
 
 
 @contextlib.contextmanager
-def _one_at_a_time(folder: Path) -> Iterator[None]:
-    """Holds a lock on the folder itself, which nobody removes; without one where it has none."""
+def _one_at_a_time(folder: Path) -> Iterator[bool]:
+    """Holds a lock on the folder itself, which nobody removes.
+
+    Yields False where it cannot be had: on file systems that lock files alone, and if somebody
+    keeps the folder locked, as the command `flock` does.
+    """
     try:
         descriptor = os.open(folder, os.O_RDONLY)
     except OSError as error:
         raise explain_os_error(error, folder) from error
     try:
-        for _ in range(PATIENCE):
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except OSError as error:
-                if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
-                    break  # some network file systems lock files alone
-                time.sleep(0.01)
-        yield  # also if somebody keeps the folder locked, as the command `flock` does
+        yield _waited_for(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _waited_for(descriptor: int) -> bool:
+    """Whether the lock of an open folder could be had within a while."""
+    end = time.monotonic() + WAIT_FOR_FOLDER
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except OSError as error:
+            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES) or time.monotonic() > end:
+                return False
+        time.sleep(0.01)
 
 
 def _is_gone(holder: dict[str, Any]) -> bool:
