@@ -2,7 +2,8 @@
 
     python3 dev.py train [arguments of `hypersphere train`]   the main job
     python3 dev.py test  [--fast] [arguments of pytest]       the tests
-    python3 dev.py test  --portable [SETTING] [--slow]        the fast tests (or all) as on other processors
+    python3 dev.py test  --portable [SETTING] [--slow]        the fast tests as on other processors,
+                                                              with --slow all of them
     python3 dev.py check                                      lint, format, types, doctests, wheel
     python3 dev.py docs                                       the pages as a site: build/site
     python3 dev.py run   COMMAND [arguments]                  anything inside the environment

@@ -136,6 +136,22 @@ def test_products_that_overflow_are_no_matches_and_hide_none():
     assert search(q, g, 2)[1].tolist() == [[19_999, 19_998]]
     scores, rows = search(q, g[[17_000, 5, 19_999]], 3)
     assert rows.tolist() == [[2, -1, -1]] and scores[0, 1:].tolist() == [-math.inf] * 2
+    # 1e76 is inf, and which products overflow depends on the order of the sums.
+    g[9] = torch.tensor([1e38, 0.0])
+    assert search(q, g, 2)[1].tolist() == [[19_999, 19_998]]
+
+
+def test_an_index_finds_what_the_search_finds_when_products_overflow(monkeypatch):
+    import hypersphere.evaluation.recognition.search_index as module
+
+    monkeypatch.setattr(module, "_products_are_exact", lambda: True)
+    g = normalize(torch.randn(140_000, 8), dim=1)
+    q = g[[7, 90_000]].clone()
+    g[17_000], g[5], q[1] = 1e38, -1e38, 1e38
+    scores, rows = module.SearchIndex(g).search(q, 3)
+    expected = search(q, g, 3)
+    assert rows.tolist() == expected[1].tolist()
+    torch.testing.assert_close(scores, expected[0])
 
 
 def test_ranks_against_loops_as_distractors_grow(monkeypatch):

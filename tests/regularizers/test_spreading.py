@@ -105,7 +105,7 @@ def test_minimizing_it_alone_gives_the_regular_tetrahedron(name):
     for step in range(800):
         layer.zero_grad()
         reg(layer).backward()
-        rate = RATES[name] * (1 - step / 800)  # those with ties step over their optimum
+        rate = RATES[name] * (1 - step / 800) ** 2  # those with ties step over their optimum
         with torch.no_grad():
             layer.weight -= rate * layer.weight.grad
             layer.weight.copy_(HF.normalize(layer.weight))

@@ -89,8 +89,17 @@ def _print_warning(message, category, filename, lineno, file=None, line=None):
     print(warnings.formatwarning(message, category, filename, lineno, line), file=sys.stderr)
 
 
-def call(arguments: Sequence[str], folder: Path) -> Answer:
-    """Run the command in `folder`; nothing escapes but a KeyboardInterrupt."""
+def call(arguments: Sequence[str], folder: Path, work: float | None = None) -> Answer:
+    """Run the command in `folder`; nothing escapes but a KeyboardInterrupt.
+
+    Args:
+        arguments: of `hypersphere`.
+        folder: to work in.
+        work: seconds of the processor that it may take. Default: `HANG`.
+
+    Returns:
+        What it said, and how it ended.
+    """
     from hypersphere import cli
 
     answer = Answer(list(arguments))
@@ -98,7 +107,7 @@ def call(arguments: Sequence[str], folder: Path) -> Answer:
     began = time.perf_counter()
     with _inside(folder), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
-            with limited(), warnings.catch_warnings():
+            with limited(work), warnings.catch_warnings():
                 warnings.showwarning = _print_warning  # pytest would keep them to itself
                 warnings.simplefilter("always")  # as for a user, whose process is new each time
                 answer.code = int(cli.main(list(arguments)))
@@ -143,11 +152,12 @@ def warming_up() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def limited() -> Iterator[None]:
+def limited(most: float | None = None) -> Iterator[None]:
     """`Hang` after too long, MemoryError for too much; the limits of the caller come back."""
     if not _limits:
         yield
         return
+    most = HANG if most is None else most
     clock, work = time.monotonic(), time.process_time()
     # Stillness is that of this thread: others of the process, left by whoever, may be at work.
     before, still, seconds = time.thread_time(), 0, 0
@@ -161,7 +171,7 @@ def limited() -> Iterator[None]:
         still = still + 1 if own - before < 0.002 else 0
         before = own
         # A loop of short sleeps works a little in every second: it ends by their number.
-        if now - work > HANG or still > BLOCKED or seconds > ENDLESS:
+        if now - work > most or still > BLOCKED or seconds > ENDLESS:
             raise Hang(f"{now - work:.1f} s of the processor, still for the last {still} s")
 
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
@@ -177,7 +187,7 @@ def limited() -> Iterator[None]:
         if left:  # the limit of the test that we are in
             passed = time.monotonic() - clock
             signal.setitimer(signal.ITIMER_REAL, max(0.1, left - passed), interval)
-    if time.process_time() - work > HANG:  # inside one call of C, where no signal arrives
+    if time.process_time() - work > most:  # inside one call of C, where no signal arrives
         raise Hang(f"{time.process_time() - work:.1f} s of the processor")
 
 

@@ -354,6 +354,11 @@ def same(given: Any, found: Any) -> bool:
 # --- mutated and trained ------------------------------------------------------------------------
 
 
+# Seconds of the processor in which a mutated config is trained. Without its section, task few_shot
+# has a hundred episodes of all methods, which take a slow processor six seconds.
+TRAINING = 30.0
+
+
 class Workshop:
     """A folder in which mutated small configs of every task are trained."""
 
@@ -375,7 +380,7 @@ class Workshop:
         path.write_bytes(mutation.content)
         shutil.rmtree(run, ignore_errors=True)
         limits = ["--train.steps", "2", "--run.folder", "run", "--run.report", "false"]
-        answer = call(["train", str(path), *limits], self.folder)
+        answer = call(["train", str(path), *limits], self.folder, TRAINING)
         verdict, detail = self._verdict(answer, run)
         if verdict == WRONG:
             detail += f"\n{mutation.content[:3000].decode('utf-8', 'replace')}"

@@ -97,9 +97,10 @@ def _search_some(queries: Tensor, gallery: Tensor, best: Tensor, rows: Tensor) -
         maxima = run_maxima(part)  # (runs, n)
         # NaN is neither above nor below: those queries are among the beaten, too.
         beaten = (~(maxima.amax(0) <= best[:, -1])).nonzero().flatten()
-        if len(beaten) and bool(maxima.isnan().any()):
+        if len(beaten) and not bool((maxima < math.inf).all()):
             check_finite("gallery", gallery)  # Note [Rows that are not finite]
-            part.nan_to_num_(nan=-math.inf, posinf=math.inf, neginf=-math.inf)
+            # inf - inf is NaN, or inf where a processor multiplies and adds in one step.
+            part.nan_to_num_(nan=-math.inf, posinf=-math.inf, neginf=-math.inf)
             maxima = run_maxima(part)
         if len(beaten):
             _merge(part, maxima, beaten, start, best, rows)

@@ -83,12 +83,14 @@ class SearchIndex:
         scores, rows = queries.new_empty(len(queries), k), torch.empty(len(queries), k).long()
         for i, query in enumerate(queries):
             left = (rough[:, i] >= least[i]).nonzero().flatten()
-            if len(left) > len(self) // 16:  # nothing stands out: the screening tells nothing
-                found = search(query.unsqueeze(0), self.gallery, k)
-                scores[i], rows[i] = found[0][0], found[1][0]
-                continue
-            top = (self.gallery[left] @ query).topk(k)
-            scores[i], rows[i] = top.values, left[top.indices]
+            # Where a product overflows, or nothing stands out, the screening tells nothing.
+            if k <= len(left) <= len(self) // 16:
+                top = (self.gallery[left] @ query).topk(k)
+                scores[i], rows[i] = top.values, left[top.indices]
+                if bool(top.values.isfinite().all()):
+                    continue
+            found = search(query.unsqueeze(0), self.gallery, k)
+            scores[i], rows[i] = found[0][0], found[1][0]
         return scores, rows
 
     def _rough(self, codes: Tensor, scale: Tensor) -> Tensor:
