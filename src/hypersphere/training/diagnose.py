@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from hypersphere.training.sharding import is_spread, local
 
 __all__ = ["ADVICE", "BAD_BATCH", "WENT_BAD_BEFORE", "NotFinite", "bad_parameters", "explain"]
-__all__ += ["check_lengths", "is_finite", "layers_in_order", "spoiled_buffer"]
+__all__ += ["bad_buffers", "check_lengths", "events_in_order", "finite_buffers", "is_finite"]
+__all__ += ["spoiled_buffer"]
 
 ADVICE = "; a smaller learning rate, clipping (train.clip) or warm-up (schedule.warmup) often helps"
 BAD_BATCH = "the batch itself holds NaN or infinity"
@@ -27,12 +28,20 @@ class NotFinite(ArithmeticError):
 def is_finite(value: Any) -> bool:
     """Whether no number in tensors, or in lists and dictionaries of them, is NaN or infinite."""
     if isinstance(value, Tensor):
-        return not value.is_floating_point() or bool(torch.isfinite(value).all())
+        return not value.is_floating_point() or bool(_all_finite(value))
     if isinstance(value, dict):
         return all(is_finite(v) for v in value.values())
     if isinstance(value, (tuple, list)):
         return all(is_finite(v) for v in value)
     return True
+
+
+def _all_finite(value: Tensor) -> Tensor:
+    if value.layout != torch.strided:  # a sparse matrix, such as the adjacency of a graph
+        value = value._values() if value.layout == torch.sparse_coo else value.values()
+    if value.element_size() == 1:  # 8-bit floats know no isfinite
+        value = value.float()
+    return torch.isfinite(value).all()
 
 
 @torch.no_grad()
@@ -58,6 +67,38 @@ def _length(value: Tensor) -> Tensor:
     return torch.linalg.vector_norm(value, dtype=kind)
 
 
+def _floating_buffers(model: nn.Module) -> tuple[dict[str, Tensor], list[bool]]:
+    """Buffers of floating point by name, and whether each is finite; one wait for the device."""
+    named = {n: local(value) for n, value in model.named_buffers() if value.is_floating_point()}
+    if not named:
+        return {}, []
+    finite = [_all_finite(value) for value in named.values()]
+    return named, torch.stack([one.to(finite[0].device) for one in finite]).tolist()
+
+
+@torch.no_grad()
+def finite_buffers(model: nn.Module) -> dict[str, torch.Size]:
+    """Names and shapes of the buffers without NaN or infinity, for a later `bad_buffers`."""
+    named, finite = _floating_buffers(model)
+    return {n: value.shape for (n, value), good in zip(named.items(), finite, strict=True) if good}
+
+
+@torch.no_grad()
+def bad_buffers(model: nn.Module, start: dict[str, torch.Size]) -> list[str]:
+    """Names of the buffers that hold NaN or infinity and did not at the start of the run.
+
+    Some hold infinity rightly: a causal mask -inf, the smallest value measured so far inf. They do
+    from the start, or from the first batch, to whose size a mask is made: then it is new or its
+    shape is. Running statistics are finite at the start and keep their shape.
+    """
+    named, finite = _floating_buffers(model)
+    return [
+        name
+        for (name, value), good in zip(named.items(), finite, strict=True)
+        if not good and start.get(name) == value.shape
+    ]
+
+
 def spoiled_buffer(model: nn.Module) -> str:
     """ "; its buffer 'norm.running_var' is not finite", of the first such buffer, or an empty text.
 
@@ -79,41 +120,93 @@ def check_lengths(features: Tensor, model: nn.Module | None = None) -> None:
 
 
 @dataclass
-class Layer:
-    """A module as the forward pass met it: its name, class, and whether its output is finite."""
+class Event:
+    """A call of a module begins (`finite` is None), or has ended: whether its output is finite."""
 
     name: str
     kind: str
-    finite: bool = True
+    finite: bool | None = None
 
 
-def layers_in_order(model: nn.Module, run: Callable[[], Any]) -> list[Layer]:
-    """Run once more, watching every module: in the order in which they finished, inner ones first.
+def events_in_order(model: nn.Module, run: Callable[[], Any]) -> list[Event]:
+    """Run once more, watching every module: two events per call, in the order of the forward pass.
 
-    Modules that are not called as such (a head, whose ``loss`` is called) come last, in the order
-    of the model.
+    A module that is never called as such begins where its parts are used; see `_add_uncalled`.
     """
-    found: dict[str, Layer] = {}
+    events: list[Event] = []
     handles = []
 
-    def watch(name: str) -> Callable[[nn.Module, Any, Any], None]:
-        def hook(module: nn.Module, inputs: Any, output: Any) -> None:
-            layer = found.setdefault(name, Layer(name, type(module).__name__))
-            layer.finite = layer.finite and is_finite(output)
+    def watch(name: str, kind: str) -> tuple[Callable[..., None], Callable[..., None]]:
+        def begins(module: nn.Module, inputs: Any) -> None:
+            events.append(Event(name, kind))
 
-        return hook
+        def ends(module: nn.Module, inputs: Any, output: Any) -> None:
+            events.append(Event(name, kind, is_finite(output)))
+
+        return begins, ends
 
     for name, module in model.named_modules():
-        handles.append(module.register_forward_hook(watch(name)))
+        begins, ends = watch(name, type(module).__name__)
+        handles.append(module.register_forward_pre_hook(begins))
+        handles.append(module.register_forward_hook(ends))
     try:
         with torch.no_grad():
             run()
     finally:
         for handle in handles:
             handle.remove()
+    _add_uncalled(model, events)
+    return events
+
+
+def _add_uncalled(model: nn.Module, events: list[Event]) -> None:
+    """Modules that were never called begin
+
+    - with the first call of one of their parts (a network of which another method is called);
+    - without such parts, before the first bad output of the module around them, at the latest
+      before its end (attention reads the weight of its last layer without a call);
+    - else at the end, in the order of the model (a head, whose ``loss`` is called).
+    """
+    called = {event.name for event in events}
     for name, module in model.named_modules():
-        found.setdefault(name, Layer(name, type(module).__name__))
-    return list(found.values())
+        if name in called:
+            continue
+        inside = f"{name}." if name else ""
+        at = next((i for i, e in enumerate(events) if e.name.startswith(inside)), None)
+        if at is None:
+            around = _parent(name)
+            while around and around not in called:
+                around = _parent(around)
+            at = len(events)
+            if around in called:
+                first = next(i for i, e in enumerate(events) if e.name == around)
+                at = next(
+                    i
+                    for i, e in enumerate(events)
+                    if i > first and (e.finite is False or (e.name == around and e.finite))
+                )
+        events.insert(at, Event(name, type(module).__name__))
+
+
+def _parent(name: str) -> str:
+    return name.rpartition(".")[0]
+
+
+def _own_parameters(model: nn.Module, spoiled: list[str]) -> dict[str, list[str]]:
+    """Name of a module -> which of its own parameters are spoiled, under every name they have: a
+    weight that two layers share goes bad where it is used first.
+    """
+    found: dict[str, list[str]] = {}
+    values = dict(model.named_parameters(remove_duplicate=False))
+    bad = {id(values[name]) for name in spoiled}
+    for name, value in values.items():
+        if id(value) in bad:
+            owner = _parent(name)
+            # Lists of parameters are never called; they belong to the module around them.
+            while isinstance(model.get_submodule(owner), (nn.ParameterList, nn.ParameterDict)):
+                owner = _parent(owner)
+            found.setdefault(owner, []).append(name)
+    return found
 
 
 def explain(
@@ -125,31 +218,34 @@ def explain(
 ) -> str:
     """One sentence about where the first NaN or infinity is.
 
-    Order of suspicion: the batch; then layer by layer, in the order of the forward pass, the
-    parameters and the output; then a regularizer; then the loss itself. Buffers are no evidence:
-    the failed pass has already written to them (the statistics of BatchNorm).
+    Order of suspicion: the batch; then, in the order of the forward pass, the parameters of each
+    module where its call begins, and its output where the call ends; then a regularizer; then the
+    loss itself. A module may use its parameters before it calls others (a position embedding, the
+    original of a parametrized weight), so they come before the outputs of those. Buffers are no
+    evidence: the failed pass has already written to them (the statistics of BatchNorm).
     """
     start = f"the loss is not finite at step {step}: "
     if not good_batch:
         return f"{start}{BAD_BATCH}; check the data"
-    layers = layers_in_order(model, run)
+    events = events_in_order(model, run)
     spoiled = bad_parameters(model)
-    owners = {name: name.rpartition(".")[0] for name in spoiled}
-    for layer in layers:
-        own = [name for name, owner in owners.items() if owner == layer.name]
-        if own:
+    owned = _own_parameters(model, spoiled)
+    for event in events:
+        if event.finite is None and event.name in owned:
+            first = owned[event.name][0]
             when = WENT_BAD_BEFORE if step else "is not finite from the start"
-            return start + f"'{own[0]}' {when}{_others(own[0], spoiled)}" + ADVICE
-        if not layer.finite:
-            name = layer.name or "the model"
-            return start + f"the output of layer '{name}' ({layer.kind}) went bad first" + ADVICE
+            return start + f"'{first}' {when}{_others(model, first, spoiled)}" + ADVICE
+        if event.finite is False:
+            name = event.name or "the model"
+            return start + f"the output of layer '{name}' ({event.kind}) went bad first" + ADVICE
     for name, value in terms:
         if not is_finite(value):
             return start + f"the term '{name}' went bad, every layer's output is finite" + ADVICE
     return start + "every layer's output is finite, so the head's loss went bad" + ADVICE
 
 
-def _others(first: str, spoiled: list[str]) -> str:
+def _others(model: nn.Module, first: str, spoiled: list[str]) -> str:
     """In the backward pass NaN travels towards the input: the last one named may be its origin."""
-    rest = [name for name in spoiled if name != first]
+    named = model.get_parameter(first)
+    rest = [name for name in spoiled if model.get_parameter(name) is not named]
     return f" (and {len(rest)} more, the last of them '{rest[-1]}')" if rest else ""

@@ -16,6 +16,7 @@ from hypersphere.training.diagnose import (
     ADVICE,
     WENT_BAD_BEFORE,
     NotFinite,
+    bad_buffers,
     bad_parameters,
     explain,
     is_finite,
@@ -119,15 +120,31 @@ class LossCheck:
         return next(text for text in notes if text)
 
 
-def check_weights(run: Run) -> None:
-    """Before each test and checkpoint: `NotFinite` if the last update has spoiled a weight."""
+def check_weights(run: Run, start: dict[str, torch.Size]) -> None:
+    """Before each test and checkpoint: `NotFinite` if the last update has spoiled a weight, or if a
+    buffer of `start`, from `finite_buffers`, went bad.
+
+    In training no loss depends on running statistics, so theirs is the only check of them.
+    """
     bad = bad_parameters(run.task.model)
     if bad:
-        more = f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""
         raise NotFinite(
-            f"the weights are not finite after step {run.step}: '{bad[0]}'{more} "
+            f"the weights are not finite after step {run.step}: '{bad[0]}'{_and_more(bad)} "
             f"{WENT_BAD_BEFORE}" + ADVICE
         )
+    bad = bad_buffers(run.task.model, start)
+    if is_spread(run.task.model):  # to save it, the processes act together
+        notes = share_states(run.fabric, bad)
+        bad = next((names for names in notes if names), [])
+    if bad:
+        raise NotFinite(
+            f"the buffers are not finite after step {run.step}: '{bad[0]}'{_and_more(bad)} was "
+            f"finite at the start" + ADVICE
+        )
+
+
+def _and_more(names: list[str]) -> str:
+    return f" (and {len(names) - 1} more)" if len(names) > 1 else ""
 
 
 def check_test(run: Run, values: Mapping[str, Any]) -> None:

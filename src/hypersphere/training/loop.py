@@ -29,6 +29,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hypersphere.training.diagnose import finite_buffers
 from hypersphere.training.distributed import Agreement
 from hypersphere.training.finite import LossCheck, check_test, check_weights
 from hypersphere.training.interrupt import Interrupt
@@ -68,7 +69,7 @@ def fit(
         The finished (or interrupted) run.
 
     Raises:
-        NotFinite: if the loss, a weight or a test value is NaN or infinite.
+        NotFinite: if the loss, a weight, a buffer or a test value is NaN or infinite.
         RunError: if the folder cannot be written.
     """
     run = Run(task, folder, fabric, settings, list(hooks))
@@ -86,7 +87,7 @@ def fit(
     batches = task.batches()
     task.model.train()
 
-    check = LossCheck(fabric)
+    check, buffers = LossCheck(fabric), finite_buffers(task.model)
 
     with Interrupt() as interrupt:
         try:
@@ -109,7 +110,7 @@ def fit(
                 saves = (run.step % every == 0 if every else due) or bool(stop) or last
                 if not (tests or saves):
                     continue
-                check_weights(run)  # spoiled weights are neither measured nor saved
+                check_weights(run, buffers)  # spoiled weights are neither measured nor saved
                 if tests:
                     test(run, timer.elapsed(), progress)
                 if saves:

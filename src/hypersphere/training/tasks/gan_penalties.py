@@ -24,8 +24,9 @@ def gradient_penalty(discriminator: nn.Module, real: Tensor, fake: Tensor) -> Te
     """
     share = torch.rand(len(real), *[1] * (real.dim() - 1), device=real.device, dtype=real.dtype)
     between = (share * real.detach() + (1 - share) * fake.detach()).requires_grad_(True)
-    scores = discriminator(between)
-    (gradient,) = torch.autograd.grad(scores.sum(), between, create_graph=True)
+    with torch.enable_grad():  # the diagnosis of a loss that is not finite repeats it without
+        scores = discriminator(between)
+        (gradient,) = torch.autograd.grad(scores.sum(), between, create_graph=True)
     return (gradient.flatten(1).norm(dim=1) - 1).square().mean()
 
 
