@@ -355,7 +355,7 @@ def same(given: Any, found: Any) -> bool:
 
 
 # Seconds of the processor in which a mutated config is trained. Without its section, task few_shot
-# has a hundred episodes of all methods, which take a slow processor six seconds.
+# has 600 episodes of every method, which take a slow processor six seconds.
 TRAINING = 30.0
 
 
