@@ -180,11 +180,12 @@ def _add_uncalled(model: nn.Module, events: list[Event]) -> None:
             at = len(events)
             if around in called:
                 first = next(i for i, e in enumerate(events) if e.name == around)
-                at = next(
+                ends = (
                     i
                     for i, e in enumerate(events)
                     if i > first and (e.finite is False or (e.name == around and e.finite))
                 )
+                at = next(ends, at)
         events.insert(at, Event(name, type(module).__name__))
 
 
