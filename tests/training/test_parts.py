@@ -80,7 +80,7 @@ BAD = {
     "train.checkpoint_every": [0, -1],
     "train.log_every": [0],
     "train.keep": [0],
-    "train.threads": [0],
+    "train.threads": [0, 1025, 100_000, 10**10],
     "train.label_smoothing": [-0.1, 1, "nan"],
     "optimizer.lr": [-1, "nan", "inf"],
     "optimizer.weight_decay": [-1, "nan", "inf"],
@@ -99,7 +99,9 @@ BAD = {
     "regularizers.mhe.begin": [-1],
     "run.folder": ["''"],
     "run.name": ["''"],
-    "fabric.num_nodes": [0],
+    "data.workers": [-1, 1025],
+    "fabric.devices": [-2, 100_000],
+    "fabric.num_nodes": [0, 10**9],
     "fabric.silence": [0, -1, "nan", "inf"],
 }
 

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated, Any
 
+from hypersphere.commands._numbers import Processes, Seed, read_value
 from hypersphere.commands._yaml import ConfigError
+from hypersphere.ranges import Range
 
 __all__ = ["Arguments", "read_arguments"]
 
 TAKE_VALUE = ("--folder", "--metric", "--jobs", "--baseline", "--holdout", "--tune")
+
+Part = Annotated[float, Range(ge=0.01, lt=1)]  # of the training samples
 
 
 @dataclass
@@ -50,7 +55,7 @@ def read_arguments(argv: list[str]) -> Arguments:
         if flag == "--seeds":
             found.seeds = []
             while argv and not argv[0].startswith("--"):
-                found.seeds.append(int(_number(argv.pop(0), "--seeds", 0, whole=True)))
+                found.seeds.append(_number(argv.pop(0), "--seeds", Seed))
         elif flag in TAKE_VALUE and (not argv or argv[0].startswith("--")):
             raise ConfigError(f"{flag} needs a value")
         elif flag == "--folder":
@@ -58,11 +63,11 @@ def read_arguments(argv: list[str]) -> Arguments:
         elif flag == "--metric":
             found.metric = argv.pop(0)
         elif flag == "--jobs":
-            found.jobs = int(_number(argv.pop(0), "--jobs", 1, whole=True))
+            found.jobs = _number(argv.pop(0), "--jobs", Processes)
         elif flag == "--baseline":
             found.baseline = argv.pop(0)
         elif flag == "--holdout":
-            found.holdout = _number(argv.pop(0), "--holdout", 0.01)
+            found.holdout = _number(argv.pop(0), "--holdout", Part)
         elif flag == "--tune":
             found.tune.append(argv.pop(0))
         else:
@@ -81,12 +86,8 @@ def _text(text: str, flag: str) -> str:
     return text
 
 
-def _number(text: str, flag: str, least: float, whole: bool = False) -> float:
+def _number(text: str, flag: str, hint: Any) -> Any:
     try:
-        value = int(text) if whole else float(text)
-    except ValueError:
-        value = None
-    if value is None or not value >= least:
-        kind = "whole numbers" if whole else "numbers"
-        raise ConfigError(f"{flag} takes {kind} from {least:g} on; got {text!r}")
-    return value
+        return read_value(flag, text, hint)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None

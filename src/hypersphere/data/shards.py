@@ -15,6 +15,7 @@ from torch import Tensor
 
 from .._optional import require
 from .._reading import check_regular, read_json, read_lines
+from ..ranges import Workers
 from ..registry import register
 from .dataset import ArrayDataset, Split
 from .errors import DamagedData, damaged, missing
@@ -144,7 +145,7 @@ def load_webdataset(
     path: str = ".",
     size: Size = None,
     mode: str = "RGB",
-    workers: int = 2,
+    workers: Workers = 2,
     buffer: int = 1000,
     unreadable: float = 0.05,
 ) -> Split:

@@ -6,7 +6,7 @@ import functools
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias, get_type_hints
 
-from hypersphere.ranges import NonEmpty, Range, check
+from hypersphere.ranges import NonEmpty, Processes, Range, Workers, check
 
 __all__ = ["DataConfig", "DissertationConfig", "FabricConfig", "FewShotConfig", "GanConfig"]
 __all__ += ["OptimizerConfig", "RunConfig", "ScheduleConfig", "Section", "Text", "TrainConfig"]
@@ -87,7 +87,7 @@ class DataConfig(Section):
     holdout: Annotated[float, Range(ge=0, lt=1)] = 0.0
     drop_last: bool = True
     prefetch: Annotated[int, Range(ge=0)] = 0
-    workers: Annotated[int, Range(ge=0)] = 0
+    workers: Workers = 0
     imbalance: Literal["single", "multiple", "mnist"] | None = None
     options: dict[str, Any] = field(default_factory=dict)
 
@@ -205,7 +205,7 @@ class TrainConfig(Section):
     keep: Count = 2
     init_from: Text | None = None
     deterministic: bool = False
-    threads: Count | None = None
+    threads: Processes | None = None
     compile: bool = False
     quiet: bool = False
 
@@ -273,7 +273,7 @@ class FabricConfig(Section):
     Args:
         accelerator: "auto", "cpu", "cuda" or "mps".
         devices: processes per machine; "auto" takes all GPUs, one process on CPU, or what torchrun
-            started.
+            started; -1 takes all GPUs.
         num_nodes: machines.
         strategy: "auto", "ddp" (whole networks) or "fsdp" (every weight spread over the processes);
             class weights alone are spread by head.sharded.
@@ -284,8 +284,8 @@ class FabricConfig(Section):
     section = "fabric"
 
     accelerator: Text = "auto"
-    devices: int | Text = "auto"
-    num_nodes: Count = 1
+    devices: Annotated[int, Range(ge=-1, le=1024)] | Text = "auto"
+    num_nodes: Processes = 1
     strategy: Text = "auto"
     precision: Text = "32-true"
     silence: Positive = 120.0
