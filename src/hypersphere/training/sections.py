@@ -271,23 +271,23 @@ class FabricConfig(Section):
     """Devices, processes, machines and precision, as Lightning Fabric takes them.
 
     Args:
-        accelerator: "auto", "cpu", "cuda" or "mps".
+        accelerator: "auto", "cpu", "cuda" (or "gpu") or "mps".
         devices: processes per machine; "auto" takes all GPUs, one process on CPU, or what torchrun
             started; -1 takes all GPUs.
         num_nodes: machines.
         strategy: "auto", "ddp" (whole networks) or "fsdp" (every weight spread over the processes);
             class weights alone are spread by head.sharded.
-        precision: "32-true", "bf16-mixed", "16-mixed", "bf16-true" or "64-true".
+        precision: "32-true", "bf16-mixed" or "16-mixed"; "32", "bf16" and "16" are short for them.
         silence: seconds after which another process counts as gone if it shows no sign of life.
     """
 
     section = "fabric"
 
-    accelerator: Text = "auto"
+    accelerator: Literal["auto", "cpu", "cuda", "gpu", "mps"] = "auto"
     devices: Annotated[int, Range(ge=-1, le=1024)] | Text = "auto"
     num_nodes: Processes = 1
-    strategy: Text = "auto"
-    precision: Text = "32-true"
+    strategy: Literal["auto", "ddp", "fsdp"] = "auto"
+    precision: Literal["32-true", "bf16-mixed", "16-mixed", "32", "bf16", "16"] = "32-true"
     silence: Positive = 120.0
 
 
