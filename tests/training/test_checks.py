@@ -51,7 +51,7 @@ WRONG = {
     "--task few_shot --few_shot.methods [foo]": "unknown few_shot.methods 'foo'",
     "--fabric.accelerator foo": "unknown fabric.accelerator 'foo'",
     "--fabric.strategy deepspeed": "unknown fabric.strategy 'deepspeed' (known: auto, ddp, fsdp)",
-    "--fabric.precision foo": "unknown fabric.precision 'foo' (known: 32-true, bf16-mixed, 16-mixed",
+    "--fabric.precision foo": "unknown fabric.precision 'foo'",
     "--fabric.precision 16-true": "unknown fabric.precision '16-true'",
     "--fabric.precision bf16-true": "unknown fabric.precision 'bf16-true'",
     "--fabric.precision 64-true": "unknown fabric.precision '64-true'",

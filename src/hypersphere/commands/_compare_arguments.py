@@ -58,8 +58,10 @@ def read_arguments(argv: list[str]) -> Arguments:
                 found.seeds.append(_number(argv.pop(0), "--seeds", Seed))
         elif flag in TAKE_VALUE and (not argv or argv[0].startswith("--")):
             raise ConfigError(f"{flag} needs a value")
+        elif flag in TAKE_VALUE and not argv[0].strip():
+            raise ConfigError(f"{flag} needs a value; got {argv[0]!r}")
         elif flag == "--folder":
-            found.folder = Path(_text(argv.pop(0), "--folder"))
+            found.folder = Path(argv.pop(0))
         elif flag == "--metric":
             found.metric = argv.pop(0)
         elif flag == "--jobs":
@@ -78,12 +80,6 @@ def read_arguments(argv: list[str]) -> Arguments:
         if seed in found.seeds[:number]:
             raise ConfigError(f"--seeds names seed {seed} twice: a run counts once; leave one out")
     return found
-
-
-def _text(text: str, flag: str) -> str:
-    if not text.strip():
-        raise ConfigError(f"{flag} needs a value; got {text!r}")
-    return text
 
 
 def _number(text: str, flag: str, hint: Any) -> Any:
