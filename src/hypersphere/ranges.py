@@ -18,12 +18,13 @@ import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import PurePosixPath, PureWindowsPath
 from typing import Annotated, Any, Literal, TypeAlias, Union
 
 from .registry import unknown_name
 
-__all__ = ["NonEmpty", "Processes", "Range", "Workers", "check", "literal_choices", "range_of"]
-__all__ += ["without_range"]
+__all__ = ["Inside", "NonEmpty", "Processes", "Range", "Workers", "check", "literal_choices"]
+__all__ += ["range_of", "without_range"]
 
 # Beyond this a whole number overflows the 64 bits that torch has for it.
 _LARGEST = 2**63 - 1
@@ -74,6 +75,14 @@ class NonEmpty:
 
     def __str__(self) -> str:
         return "not empty"
+
+
+@dataclass(frozen=True)
+class Inside(NonEmpty):
+    """Marks the name of something in a folder, which may not lead out of it."""
+
+    def __str__(self) -> str:
+        return "a name inside its folder"
 
 
 # Threads or processes at once. Far beyond the cores of a machine, OpenMP crashes and the system
@@ -173,6 +182,11 @@ def check(name: str, value: Any, hint: Any, rule: Range | NonEmpty | None = None
             raise unknown_name(name, value, choices)
         if isinstance(rule, NonEmpty) and not value.strip():
             raise ValueError(f"{name} must not be empty; got {value!r}")
+        if isinstance(rule, Inside) and _leads_out(value):
+            raise ValueError(
+                f"{name} must be a name inside its folder, with no '..' and no '/' in front; got "
+                f"{value!r}"
+            )
         if choices or str in kinds or not numeric:
             return
     elif (
@@ -190,6 +204,12 @@ def check(name: str, value: Any, hint: Any, rule: Range | NonEmpty | None = None
     bounds = f" {allowed}" if number or allowed != Range() else ""
     empty = " or null" if type(None) in kinds else ""
     raise ValueError(f"{name} must be {expected}{bounds}{empty}; got {_short(value)}")
+
+
+def _leads_out(name: str) -> bool:
+    """Whether a path, of any system, leaves the folder that it is appended to."""
+    paths = (PurePosixPath(name), PureWindowsPath(name))
+    return any(path.anchor or ".." in path.parts for path in paths)
 
 
 # What a config file can hold, in words; an object given in Python is none of these.

@@ -70,6 +70,23 @@ REFUSED = {
     "sweep a.yaml --search optimizer.lr=0.1:0.2 --trials 0": "--trials takes a whole number >= 1",
     "sweep a.yaml --search optimizer.lr=0.1:0.2 --folds 1": "--folds takes a whole number >= 2",
     "report run --watch --every nan": "--every: expected a number > 0; got nan",
+    **{
+        f"sweep a.yaml --trials 1 --folds 2 --search {space}": message
+        for space, message in {
+            "optimizer.lr=0.1:inf": "'0.1:inf' is no space: give finite numbers, the lower first",
+            "optimizer.lr=nan:1.0": "give finite numbers",
+            "optimizer.lr=0.2:0.1": "the lower first",
+            "optimizer.lr=0:1:log": "> 0 on a logarithmic scale",
+            "optimizer.lr=0.1:x": "give low:high, low:high:log, or a,b,c",
+            "optimizer.momentum=0.1:5": "optimizer.momentum must be a number in [0, 1); got 5",
+            "optimizer.momentum=0.1,5": "optimizer.momentum must be a number in [0, 1); got 5",
+            "optimizer.name=sgd,foo": "unknown optimizer.name 'foo'",
+            "model.name=mlp,cnn99": "unknown model 'cnn99'",
+            "model.features=4:100000000000000000000": "give finite numbers",
+            "optimizer.lr=0.1:0.2 --study ../../x": "--study must be a name inside its folder",
+            "optimizer.lr=0.1:0.2 --study /x": "with no '..' and no '/' in front",
+        }.items()
+    },
     "report run -o page.txt": "expected a file that ends in .html; got page.txt",
     "points 4 --out p.xyz": "expected a file that ends in .csv, .npy or .pt; got p.xyz",
     "report run -o pics": "pics is a folder: give pics/report.html",

@@ -98,7 +98,7 @@ BAD = {
     "hooks.monitor.every": [0, -1],
     "regularizers.mhe.begin": [-1],
     "run.folder": ["''"],
-    "run.name": ["''"],
+    "run.name": ["''", "../../x", "a/../../x", "/x", "C:\\x", "..\\x"],
     "data.workers": [-1, 1025],
     "fabric.devices": [-2, 100_000],
     "fabric.num_nodes": [0, 10**9],
@@ -112,7 +112,7 @@ def test_numbers_out_of_range_are_refused_on_the_command_line(key, value, capsys
     assert train.main([f"--{key}={text}"]) == 2
     error = capsys.readouterr().err
     assert key in error and "Traceback" not in error
-    assert re.search(r"must (be an? (whole )?number (>|in )|not be empty)", error), error
+    assert re.search(r"must (be an? (whole )?number (>|in )|not be empty|be a name)", error), error
 
 
 @pytest.mark.parametrize(

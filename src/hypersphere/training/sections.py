@@ -6,7 +6,7 @@ import functools
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias, get_type_hints
 
-from hypersphere.ranges import NonEmpty, Processes, Range, Workers, check
+from hypersphere.ranges import Inside, NonEmpty, Processes, Range, Workers, check
 
 __all__ = ["DataConfig", "DissertationConfig", "FabricConfig", "FewShotConfig", "GanConfig"]
 __all__ += ["OptimizerConfig", "RunConfig", "ScheduleConfig", "Section", "Text", "TrainConfig"]
@@ -306,7 +306,7 @@ class RunConfig(Section):
     section = "run"
 
     folder: Text | None = None
-    name: Text | None = None
+    name: Annotated[str, Inside()] | None = None
     report: bool = True
     baseline: bool = False
 
