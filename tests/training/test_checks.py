@@ -62,6 +62,10 @@ WRONG = {
     "--optimizer.name adam --optimizer.momentum 0.5": "goes with optimizer.name sgd or ogd",
     "--schedule.patience 3": "schedule.name is 'cosine'",
     "--head.name softmax --head.annealing.base 10": "head.annealing.base anneals a margin",
+    "--optimizer.rotation_lr 3": "optimizer.rotation_lr is of rotations, and rotate is null",
+    "--optimizer.decay_rotations all": "optimizer.decay_rotations is of rotations",
+    "--run.folder a --run.name b": "run.folder a is the whole path of the run",
+    "--regularizers.mhe.begin 50 --regularizers.mhe.end 10": "regularizers.mhe.end must be after",
     "--model.angular linear": "model.operator is 'plain'",
     "--fabric.strategy fsdp --rotate": "fabric.strategy fsdp cannot be used here",
 }

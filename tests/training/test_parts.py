@@ -73,7 +73,7 @@ def test_listings(command, capsys):
 
 BAD = {
     "train.clip": [-1, 0, "nan", "inf", "''"],
-    "train.epochs": [-1, 0, "nan", "inf"],
+    "train.epochs": [-1, 0, "nan", "inf", 1e20],
     "train.steps": [-1, 0, 10**20],
     "train.accumulate": [0],
     "train.test_every": [0, -1],
@@ -86,11 +86,12 @@ BAD = {
     "optimizer.weight_decay": [-1, "nan", "inf"],
     "optimizer.momentum": [-1, 1, 1e20, "nan"],
     "optimizer.betas": ["[0.9, 1.0]", "[-1, 0.9]"],
-    "data.batch_size": [0, -1, 10**20],
-    "data.test_batch_size": [0],
+    "data.batch_size": [0, -1, 10**18, 10**20],
+    "data.test_batch_size": [0, 10**18],
     "data.share": [0, -1, 1.1, "nan"],
     "data.test_share": [0],
     "schedule.period": [0],
+    "schedule.end": [-1, 1e20, "nan"],
     "schedule.warmup": [-1],
     "schedule.at": ["[0]"],
     "seed": [-1, 2**32],

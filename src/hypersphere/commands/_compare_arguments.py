@@ -49,7 +49,7 @@ def read_arguments(argv: list[str]) -> Arguments:
             "name at least one config, as in `hypersphere compare a.yaml b.yaml --seeds 0 1 2`; "
             "--help tells more"
         )
-    found = Arguments(specs)
+    found, held_out = Arguments(specs), False
     while argv:
         flag = argv.pop(0)
         if flag == "--seeds":
@@ -69,11 +69,17 @@ def read_arguments(argv: list[str]) -> Arguments:
         elif flag == "--baseline":
             found.baseline = argv.pop(0)
         elif flag == "--holdout":
+            held_out = True
             found.holdout = _number(argv.pop(0), "--holdout", Part)
         elif flag == "--tune":
             found.tune.append(argv.pop(0))
         else:
             found.rest.append(flag)
+    if held_out and not found.tune:
+        raise ConfigError(
+            "--holdout is what tuning holds out of the training samples, and nothing is tuned: "
+            "give --tune KEY=V1,V2,... too, or leave --holdout out"
+        )
     if not found.seeds:
         raise ConfigError("--seeds takes at least one whole number")
     for number, seed in enumerate(found.seeds):

@@ -226,7 +226,6 @@ def _robustness_options(p: argparse.ArgumentParser) -> None:
     p.add_argument(
         "--step",
         type=read_as(Positive),
-        default=2.0,
         help="of BIM and PGD, in pixels of 255 (default: 2)",
     )
     p.add_argument("--steps", type=read_as(Count), help="of BIM and PGD (default: 20)")
@@ -286,8 +285,7 @@ OPTIONS: dict[str, Callable[[argparse.ArgumentParser], object]] = {
         "--ks",
         type=read_as(Count),
         nargs="+",
-        default=[1, 5, 10],
-        help="of recall@k (default: 1 5 10)",
+        help="of recall@k, at most the samples that each is searched among (default: 1 5 10)",
     ),
     "imbalance": lambda p: p.add_argument(
         "--rare",

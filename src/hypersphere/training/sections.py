@@ -12,6 +12,7 @@ __all__ = ["DataConfig", "DissertationConfig", "FabricConfig", "FewShotConfig", 
 __all__ += ["OptimizerConfig", "RunConfig", "ScheduleConfig", "Section", "Text", "TrainConfig"]
 __all__ += ["hints_of"]
 
+Batch: TypeAlias = Annotated[int, Range(ge=1, le=10_000_000)]
 Count: TypeAlias = Annotated[int, Range(ge=1)]
 NotNegative: TypeAlias = Annotated[float, Range(ge=0)]
 Positive: TypeAlias = Annotated[float, Range(gt=0)]
@@ -76,8 +77,8 @@ class DataConfig(Section):
 
     name: Text = "digits"
     root: Text | None = None
-    batch_size: Count = 128
-    test_batch_size: Count = 500
+    batch_size: Batch = 128
+    test_batch_size: Batch = 500
     normalize: Literal["unit", "symmetric", "mean", "channel"] = "unit"
     augment: Literal["none", "flip", "cifar", "cifar_full", "imagenet", "pointnet", "pointnet2"] = (
         "none"
@@ -159,7 +160,7 @@ class ScheduleConfig(Section):
     patience: Annotated[int, Range(ge=0)] = 5
     threshold: NotNegative = 1e-3
     warmup: Annotated[int, Range(ge=0)] = 0
-    end: NotNegative = 0.0
+    end: Annotated[float, Range(ge=0, le=1)] = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -194,7 +195,7 @@ class TrainConfig(Section):
     section = "train"
 
     steps: Count = 1000
-    epochs: Positive | None = None
+    epochs: Annotated[float, Range(gt=0, le=1e9)] | None = None
     accumulate: Count = 1
     clip: Positive | None = None
     label_smoothing: Annotated[float, Range(ge=0, lt=1)] = 0.0
@@ -237,7 +238,7 @@ class FewShotConfig(Section):
     episodes: Count = 600
     epochs: Count = 100
     lr: NotNegative = 1e-2
-    batch_size: Count = 4
+    batch_size: Batch = 4
     scale: Positive = 2.0
 
 
