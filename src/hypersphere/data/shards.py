@@ -15,7 +15,6 @@ from torch import Tensor
 
 from .._optional import require
 from .._reading import check_regular, read_json, read_lines
-from ..ranges import Workers
 from ..registry import register
 from .dataset import ArrayDataset, Split
 from .errors import DamagedData, damaged, missing
@@ -145,7 +144,7 @@ def load_webdataset(
     path: str = ".",
     size: Size = None,
     mode: str = "RGB",
-    workers: Workers = 2,
+    workers: int = 2,
     buffer: int = 1000,
     unreadable: float = 0.05,
 ) -> Split:
