@@ -16,13 +16,15 @@ from __future__ import annotations
 import math
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Union
+from pathlib import PurePosixPath, PureWindowsPath
+from typing import Annotated, Any, Literal, TypeAlias, Union
 
 from .registry import unknown_name
 
-__all__ = ["NonEmpty", "Range", "check", "literal_choices", "range_of", "without_range"]
+__all__ = ["Inside", "NonEmpty", "Processes", "Range", "Workers", "check", "literal_choices"]
+__all__ += ["range_of", "without_range"]
 
 # Beyond this a whole number overflows the 64 bits that torch has for it.
 _LARGEST = 2**63 - 1
@@ -75,6 +77,20 @@ class NonEmpty:
         return "not empty"
 
 
+@dataclass(frozen=True)
+class Inside(NonEmpty):
+    """Marks the name of something in a folder, which may not lead out of it."""
+
+    def __str__(self) -> str:
+        return "a name inside its folder"
+
+
+# Threads or processes at once. Far beyond the cores of a machine, OpenMP crashes and the system
+# refuses or stalls.
+Processes: TypeAlias = Annotated[int, Range(ge=1, le=1024)]
+Workers: TypeAlias = Annotated[int, Range(ge=0, le=1024)]  # 0: no process of its own
+
+
 def range_of(hint: Any) -> Range | NonEmpty | None:
     """The range beside a type.
 
@@ -84,13 +100,17 @@ def range_of(hint: Any) -> Range | NonEmpty | None:
     Returns:
         Its `Range` or `NonEmpty`; None if it has neither.
     """
+    return next(_notes(hint), None)
+
+
+def _notes(hint: Any) -> Iterator[Range | NonEmpty]:
+    """The ranges beside a type, or beside the members of a union."""
     for note in getattr(hint, "__metadata__", ()):
         if isinstance(note, (Range, NonEmpty)):
-            return note
+            yield note
     if typing.get_origin(hint) in (Union, types.UnionType):  # Annotated[float, ...] | None
-        found = (range_of(member) for member in typing.get_args(hint))
-        return next((note for note in found if note is not None), None)
-    return None
+        for member in typing.get_args(hint):
+            yield from _notes(member)
 
 
 def without_range(hint: Any) -> Any:
@@ -140,7 +160,10 @@ def check(name: str, value: Any, hint: Any, rule: Range | NonEmpty | None = None
     Raises:
         ValueError: with the expected type, range or choices, and the value.
     """
-    rule = rule or range_of(hint)
+    if rule is None:  # of Annotated[int, Range(...)] | Annotated[str, NonEmpty()], the one for it
+        fitting = NonEmpty if isinstance(value, str) else Range
+        own = (note for note in _notes(hint) if isinstance(note, fitting))
+        rule = next(own, None) or range_of(hint)
     kinds = _members(without_range(hint))
     _check_kind(name, value, kinds)
     numeric = [kind for kind in kinds if kind in (int, float)]
@@ -159,6 +182,11 @@ def check(name: str, value: Any, hint: Any, rule: Range | NonEmpty | None = None
             raise unknown_name(name, value, choices)
         if isinstance(rule, NonEmpty) and not value.strip():
             raise ValueError(f"{name} must not be empty; got {value!r}")
+        if isinstance(rule, Inside) and _leads_out(value):
+            raise ValueError(
+                f"{name} must be a name inside its folder, with no '..' and no '/' in front; got "
+                f"{value!r}"
+            )
         if choices or str in kinds or not numeric:
             return
     elif (
@@ -176,6 +204,12 @@ def check(name: str, value: Any, hint: Any, rule: Range | NonEmpty | None = None
     bounds = f" {allowed}" if number or allowed != Range() else ""
     empty = " or null" if type(None) in kinds else ""
     raise ValueError(f"{name} must be {expected}{bounds}{empty}; got {_short(value)}")
+
+
+def _leads_out(name: str) -> bool:
+    """Whether a path, of any system, leaves the folder that it is appended to."""
+    paths = (PurePosixPath(name), PureWindowsPath(name))
+    return any(path.anchor or ".." in path.parts for path in paths)
 
 
 # What a config file can hold, in words; an object given in Python is none of these.

@@ -70,6 +70,33 @@ REFUSED = {
     "sweep a.yaml --search optimizer.lr=0.1:0.2 --trials 0": "--trials takes a whole number >= 1",
     "sweep a.yaml --search optimizer.lr=0.1:0.2 --folds 1": "--folds takes a whole number >= 2",
     "report run --watch --every nan": "--every: expected a number > 0; got nan",
+    **{
+        f"sweep a.yaml --trials 1 --folds 2 --search {space}": message
+        for space, message in {
+            "optimizer.lr=0.1:inf": "'0.1:inf' is no space: give finite numbers, the lower first",
+            "optimizer.lr=nan:1.0": "give finite numbers",
+            "optimizer.lr=0.2:0.1": "the lower first",
+            "optimizer.lr=0:1:log": "> 0 on a logarithmic scale",
+            "optimizer.lr=0.1:x": "give low:high, low:high:log, or a,b,c",
+            "optimizer.momentum=0.1:5": "optimizer.momentum must be a number in [0, 1); got 5",
+            "optimizer.momentum=0.1,5": "optimizer.momentum must be a number in [0, 1); got 5",
+            "optimizer.name=sgd,foo": "unknown optimizer.name 'foo'",
+            "model.name=mlp,cnn99": "unknown model 'cnn99'",
+            "model.features=4:100000000000000000000": "give finite numbers",
+            "optimizer.lr=0.1:0.2 --study ../../x": "--study must be a name inside its folder",
+            "optimizer.lr=0.1:0.2 --study /x": "with no '..' and no '/' in front",
+        }.items()
+    },
+    "compare a.yaml --holdout 0.1": "--holdout is what tuning holds out of the training samples",
+    "compare a.yaml --tune optimizer.lr=1,2 --holdout 5": "--holdout must be a number in [0.01, 1)",
+    "evaluate robustness run --attacks fgsm --steps 5": "--steps is of BIM and PGD, and --attacks",
+    "evaluate robustness run --attacks none --step 1": "--step is of BIM and PGD, and --attacks",
+    f"evaluate retrieval {FEATURES} --ks 1 264": "--ks: expected whole numbers in [1, 263]",
+    "export run --far nan": "--far: expected a number in (0, 1); got nan",
+    f"evaluate threshold {FEATURES} --far 0.1 1": "--far: expected a number in (0, 1); got 1",
+    "align pics out --limit nan": "--limit: expected a number in [0, 1]; got nan",
+    "report run -o page.txt": "expected a file that ends in .html; got page.txt",
+    "points 4 --out p.xyz": "expected a file that ends in .csv, .npy or .pt; got p.xyz",
     "report run -o pics": "pics is a folder: give pics/report.html",
     "train a.yaml --hooks.weighted_gradients": "of which the model has none",
     "train --data.options.shift 20": "shift must be a number in [0, 14]; got 20",
@@ -90,6 +117,54 @@ def test_what_cannot_be_done_is_refused(world, monkeypatch, capsys, words, messa
     assert {path.name for path in new} <= {"runs", "cache"}  # empty
 
 
+WRITERS = (
+    "evaluate classification run --json",
+    f"evaluate identification {FEATURES} --json",
+    "evaluate verification run --save",
+    "report run -o",
+    "inspect run --json",
+    "inspect run -o",
+    "points 4 --out",
+    "points 4 --draw",
+    "export run",
+    "compare a.yaml --folder",
+    "gallery enroll --features p.npz",
+    "align pics",
+)
+
+
+@pytest.mark.parametrize("words", WRITERS)
+def test_no_command_writes_over_the_record_of_a_run(world, monkeypatch, capsys, words):
+    monkeypatch.chdir(world)
+    kept = {p: p.read_bytes() for p in world.rglob("*") if p.is_file()}
+    written = [p.relative_to(world) for p in kept if p.parts[len(world.parts)] == "run"]
+    assert len(written) > 6
+    for file in [*written, Path("run/checkpoints/new.json"), Path("pics/../run/RUN.json")]:
+        code, said = call([*words.split(), str(file)], capsys)
+        assert code == 2 and f"{file} belongs to the run in " in said, said
+    assert {p: p.read_bytes() for p in world.rglob("*") if p.is_file()} == kept
+
+
+def test_results_and_pages_are_written_beside_the_record(world, monkeypatch, capsys):
+    monkeypatch.chdir(world)
+    call("evaluate classification run --quiet", capsys)
+    before = (world / "run/run.json").read_bytes()
+    for _ in range(2):
+        words = "evaluate classification run --quiet --json run/classification.json"
+        assert call(words, capsys)[0] == 0
+    assert (world / "run/run.json").read_bytes() == before
+    (world / "run/classification.json").unlink()
+
+
+def test_a_gallery_is_not_written_over(world, monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(world)
+    staff = tmp_path / "staff"
+    assert call(["gallery", "enroll", str(staff), "--features", "p.npz"], capsys)[0] == 0
+    words = ["evaluate", "classification", *FEATURES.split(), "--json"]
+    code, said = call([*words, str(staff / "gallery.json")], capsys)
+    assert code == 2 and "belongs to the gallery in" in said
+
+
 @pytest.mark.parametrize(
     "words",
     [
@@ -98,6 +173,25 @@ def test_what_cannot_be_done_is_refused(world, monkeypatch, capsys, words, messa
         ["gallery", "enroll", " ", "--features", "p.npz"],
         ["sweep", "a.yaml", "--search", "optimizer.lr=0.1:0.2", "--study", ""],
         ["report", "run", "-o", ""],
+        *(["evaluate", "classification", "run", f, ""] for f in ("--features", "--images")),
+        *(["evaluate", "classification", "run", f, ""] for f in ("--data", "--json", "--part")),
+        ["evaluate", "classification", ""],
+        ["evaluate", "identification", *FEATURES.split(), "--distractors", ""],
+        ["evaluate", "verification", "run", "--pairs", ""],
+        ["evaluate", "robustness", "run", "--source", ""],
+        ["inspect", "run", "--json", ""],
+        ["points", "4", "--out", ""],
+        ["export", "run", ""],
+        ["export", "run", "--gallery", ""],
+        ["gallery", "enroll", "g", "--features", "p.npz", "--name", ""],
+        ["gallery", "enroll", "g", "--features", ""],
+        ["align", "pics", ""],
+        ["compare", "a.yaml", "--metric", ""],
+        ["compare", "a.yaml", "--baseline", " "],
+        ["compare", "a.yaml", "--tune", ""],
+        ["sweep", "a.yaml", "--search", "optimizer.lr=0.1:0.2", "--metric", ""],
+        ["data", "digits", "--root", ""],
+        ["data", ""],
     ],
     ids=" ".join,
 )

@@ -1,5 +1,6 @@
 """What evaluation takes: arrays and lists, features with a graph behind them, mixed precision."""
 
+import dataclasses
 import functools
 import math
 
@@ -33,6 +34,7 @@ from hypersphere.evaluation import (
     retrieval,
     verification,
 )
+from hypersphere.evaluation.fingerprints import fingerprint
 from hypersphere.evaluation.geometry.geometry import effective_rank
 from hypersphere.evaluation.recognition.search import search
 from hypersphere.heads import PrototypeHead
@@ -73,6 +75,38 @@ def test_a_transform_without_a_fingerprint_is_not_cached(tmp_path, transforms):
     model, images = Flat(), 3 * torch.ones(2, 4)
     one, two = (extract(model, images, transform=t, cache=tmp_path) for t in transforms)
     assert not torch.equal(one, two)
+    assert list(tmp_path.iterdir()) == []
+
+
+class Adds:
+    def __call__(self, x):
+        return x + self.k
+
+
+@dataclasses.dataclass
+class AddsLater(Adds):
+    """Its setting is no field."""
+
+    def __post_init__(self):
+        self.k = 0
+
+
+@dataclasses.dataclass
+class Settings:
+    a: int = 1
+
+    def __post_init__(self):
+        self.k = 0
+
+
+def test_a_dataclass_is_known_by_all_its_attributes_or_not_at_all(tmp_path):
+    model, images = Flat(), torch.ones(2, 4)
+    for k in (1, 5):
+        transform, settings = AddsLater(), Settings()
+        transform.k = settings.k = k
+        assert fingerprint(transform) is None
+        assert "k=int:" + str(k) in fingerprint(settings)
+        assert (extract(model, images, transform=transform, cache=tmp_path) == 1 + k).all()
     assert list(tmp_path.iterdir()) == []
 
 

@@ -291,8 +291,8 @@ def test_a_stopped_comparison_goes_on(config, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--jobs", "0"], "--jobs takes whole numbers from 1 on; got '0'"),
-        (["--seeds", "x"], "--seeds takes whole numbers from 0 on; got 'x'"),
+        (["--jobs", "0"], "--jobs must be a whole number in [1, 1024]; got 0"),
+        (["--seeds", "x"], "--seeds must be a whole number in [0, 4294967296); got 'x'"),
         (["--baseline", "cc"], "unknown baseline 'cc'"),
         (["--tune", "optimizer.lr"], "--tune takes KEY=V1,V2,...; got 'optimizer.lr'"),
         (["--tune", "optimizer.lrr=1,2"], "did you mean 'lr'"),

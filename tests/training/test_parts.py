@@ -73,24 +73,25 @@ def test_listings(command, capsys):
 
 BAD = {
     "train.clip": [-1, 0, "nan", "inf", "''"],
-    "train.epochs": [-1, 0, "nan", "inf"],
+    "train.epochs": [-1, 0, "nan", "inf", 1e20],
     "train.steps": [-1, 0, 10**20],
     "train.accumulate": [0],
     "train.test_every": [0, -1],
     "train.checkpoint_every": [0, -1],
     "train.log_every": [0],
     "train.keep": [0],
-    "train.threads": [0],
+    "train.threads": [0, 1025, 100_000, 10**10],
     "train.label_smoothing": [-0.1, 1, "nan"],
     "optimizer.lr": [-1, "nan", "inf"],
     "optimizer.weight_decay": [-1, "nan", "inf"],
     "optimizer.momentum": [-1, 1, 1e20, "nan"],
     "optimizer.betas": ["[0.9, 1.0]", "[-1, 0.9]"],
-    "data.batch_size": [0, -1, 10**20],
-    "data.test_batch_size": [0],
+    "data.batch_size": [0, -1, 10**18, 10**20],
+    "data.test_batch_size": [0, 10**18],
     "data.share": [0, -1, 1.1, "nan"],
     "data.test_share": [0],
     "schedule.period": [0],
+    "schedule.end": [-1, 1e20, "nan"],
     "schedule.warmup": [-1],
     "schedule.at": ["[0]"],
     "seed": [-1, 2**32],
@@ -98,8 +99,10 @@ BAD = {
     "hooks.monitor.every": [0, -1],
     "regularizers.mhe.begin": [-1],
     "run.folder": ["''"],
-    "run.name": ["''"],
-    "fabric.num_nodes": [0],
+    "run.name": ["''", "../../x", "a/../../x", "/x", "C:\\x", "..\\x"],
+    "data.workers": [-1, 1025],
+    "fabric.devices": [-2, 100_000],
+    "fabric.num_nodes": [0, 10**9],
     "fabric.silence": [0, -1, "nan", "inf"],
 }
 
@@ -110,7 +113,7 @@ def test_numbers_out_of_range_are_refused_on_the_command_line(key, value, capsys
     assert train.main([f"--{key}={text}"]) == 2
     error = capsys.readouterr().err
     assert key in error and "Traceback" not in error
-    assert re.search(r"must (be an? (whole )?number (>|in )|not be empty)", error), error
+    assert re.search(r"must (be an? (whole )?number (>|in )|not be empty|be a name)", error), error
 
 
 @pytest.mark.parametrize(

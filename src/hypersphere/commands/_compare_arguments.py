@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated, Any
 
+from hypersphere.commands._numbers import Processes, Seed, read_value
 from hypersphere.commands._yaml import ConfigError
+from hypersphere.ranges import Range
 
 __all__ = ["Arguments", "read_arguments"]
 
 TAKE_VALUE = ("--folder", "--metric", "--jobs", "--baseline", "--holdout", "--tune")
+
+Part = Annotated[float, Range(ge=0.01, lt=1)]  # of the training samples
 
 
 @dataclass
@@ -44,29 +49,37 @@ def read_arguments(argv: list[str]) -> Arguments:
             "name at least one config, as in `hypersphere compare a.yaml b.yaml --seeds 0 1 2`; "
             "--help tells more"
         )
-    found = Arguments(specs)
+    found, held_out = Arguments(specs), False
     while argv:
         flag = argv.pop(0)
         if flag == "--seeds":
             found.seeds = []
             while argv and not argv[0].startswith("--"):
-                found.seeds.append(int(_number(argv.pop(0), "--seeds", 0, whole=True)))
+                found.seeds.append(_number(argv.pop(0), "--seeds", Seed))
         elif flag in TAKE_VALUE and (not argv or argv[0].startswith("--")):
             raise ConfigError(f"{flag} needs a value")
+        elif flag in TAKE_VALUE and not argv[0].strip():
+            raise ConfigError(f"{flag} needs a value; got {argv[0]!r}")
         elif flag == "--folder":
-            found.folder = Path(_text(argv.pop(0), "--folder"))
+            found.folder = Path(argv.pop(0))
         elif flag == "--metric":
             found.metric = argv.pop(0)
         elif flag == "--jobs":
-            found.jobs = int(_number(argv.pop(0), "--jobs", 1, whole=True))
+            found.jobs = _number(argv.pop(0), "--jobs", Processes)
         elif flag == "--baseline":
             found.baseline = argv.pop(0)
         elif flag == "--holdout":
-            found.holdout = _number(argv.pop(0), "--holdout", 0.01)
+            held_out = True
+            found.holdout = _number(argv.pop(0), "--holdout", Part)
         elif flag == "--tune":
             found.tune.append(argv.pop(0))
         else:
             found.rest.append(flag)
+    if held_out and not found.tune:
+        raise ConfigError(
+            "--holdout is what tuning holds out of the training samples, and nothing is tuned: "
+            "give --tune KEY=V1,V2,... too, or leave --holdout out"
+        )
     if not found.seeds:
         raise ConfigError("--seeds takes at least one whole number")
     for number, seed in enumerate(found.seeds):
@@ -75,18 +88,8 @@ def read_arguments(argv: list[str]) -> Arguments:
     return found
 
 
-def _text(text: str, flag: str) -> str:
-    if not text.strip():
-        raise ConfigError(f"{flag} needs a value; got {text!r}")
-    return text
-
-
-def _number(text: str, flag: str, least: float, whole: bool = False) -> float:
+def _number(text: str, flag: str, hint: Any) -> Any:
     try:
-        value = int(text) if whole else float(text)
-    except ValueError:
-        value = None
-    if value is None or not value >= least:
-        kind = "whole numbers" if whole else "numbers"
-        raise ConfigError(f"{flag} takes {kind} from {least:g} on; got {text!r}")
-    return value
+        return read_value(flag, text, hint)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None

@@ -16,6 +16,7 @@ from hypersphere.commands import _config
 from hypersphere.commands._compare_arguments import Arguments
 from hypersphere.commands._comparison import Method, better, metric_value, result_record, table
 from hypersphere.commands._metrics import refuse_metric, usual_metric
+from hypersphere.commands._output import check_output
 from hypersphere.commands._recorded import is_recorded
 from hypersphere.commands._yaml import parse_list
 from hypersphere.registry import unknown_name
@@ -350,7 +351,10 @@ def make_folder(folder: Path, flag: str) -> None:
         ConfigError: if it cannot be made.
     """
     try:
+        check_output(folder)
         folder.mkdir(parents=True, exist_ok=True)
+    except ValueError as error:
+        raise _config.ConfigError(f"{flag}: {error}") from None
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise _config.ConfigError(

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 from ..ranges import Range
-from ._numbers import Count, NotNegative, Positive, Seed, read_as
+from ._numbers import Count, Name, NotNegative, Positive, Seed, read_as
+from ._output import output_file
 from ._rates import rate
 
 if TYPE_CHECKING:
@@ -61,25 +62,42 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
             epilog=FEATURES_HELP,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        p.add_argument("run", nargs="?", metavar="RUN", help="run folder of `hypersphere train`")
-        p.add_argument("--features", metavar="FILE", help="saved features instead of a run")
-        p.add_argument("--json", metavar="FILE", help=f"result file (default: RUN/{name}.json)")
+        text = read_as(Name)
+        p.add_argument(
+            "run", nargs="?", type=text, metavar="RUN", help="run folder of `hypersphere train`"
+        )
+        p.add_argument(
+            "--features", type=text, metavar="FILE", help="saved features instead of a run"
+        )
+        p.add_argument(
+            "--json",
+            type=output_file(".json"),
+            metavar="FILE",
+            help=f"result file, .json (default: RUN/{name}.json)",
+        )
         p.add_argument(
             "--weights",
             choices=["last", "best"],
             default="last",
             help="those the run ended with, or those of its best test (default: last)",
         )
-        p.add_argument("--data", metavar="NAME", help="a data set by name (default: the run's own)")
-        p.add_argument("--data-root", metavar="DIR", help="folder that holds the data sets")
+        p.add_argument(
+            "--data", type=text, metavar="NAME", help="a data set by name (default: the run's own)"
+        )
+        p.add_argument(
+            "--data-root", type=text, metavar="DIR", help="folder that holds the data sets"
+        )
         part = "calibration" if name == "threshold" else "test"
         p.add_argument(
             "--part",
+            type=text,
             default=part,
             help="train, test, validation; of a split by person also calibration, reserved "
             f"(default: {part})",
         )
-        p.add_argument("--images", metavar="DIR", help="pictures in one folder per class")
+        p.add_argument(
+            "--images", type=text, metavar="DIR", help="pictures in one folder per class"
+        )
         p.add_argument(
             "--limit", type=read_as(Count), help="use so many samples, evenly spread (default: all)"
         )
@@ -110,7 +128,12 @@ SCORED = ("classification", "robustness", "imbalance")  # by the run's own class
 
 
 def _verification_options(p: argparse.ArgumentParser) -> None:
-    p.add_argument("--pairs", metavar="FILE", help="pairs.txt of LFW, or lines `a.jpg b.jpg 0|1`")
+    p.add_argument(
+        "--pairs",
+        type=read_as(Name),
+        metavar="FILE",
+        help="pairs.txt of LFW, or lines `a.jpg b.jpg 0|1`",
+    )
     p.add_argument(
         "--protocol",
         default="sphereface",
@@ -126,7 +149,12 @@ def _verification_options(p: argparse.ArgumentParser) -> None:
         help="principal directions of the training folds to keep (default: all)",
     )
     p.add_argument("--all-pairs", action="store_true", help="every pair of the labeled samples")
-    p.add_argument("--save", metavar="FILE", help="keep the features as .safetensors")
+    p.add_argument(
+        "--save",
+        type=output_file(".safetensors"),
+        metavar="FILE",
+        help="keep the features as .safetensors",
+    )
 
 
 def _threshold_options(p: argparse.ArgumentParser) -> None:
@@ -159,7 +187,12 @@ def _identification_options(p: argparse.ArgumentParser) -> None:
         nargs="+",
         help="numbers of distractors (default: 10 100 ... all)",
     )
-    p.add_argument("--distractors", metavar="FILE|DIR", help="features, or a folder of pictures")
+    p.add_argument(
+        "--distractors",
+        type=read_as(Name),
+        metavar="FILE|DIR",
+        help="features, or a folder of pictures",
+    )
     p.add_argument(
         "--protocol",
         default="gallery",
@@ -193,11 +226,15 @@ def _robustness_options(p: argparse.ArgumentParser) -> None:
     p.add_argument(
         "--step",
         type=read_as(Positive),
-        default=2.0,
         help="of BIM and PGD, in pixels of 255 (default: 2)",
     )
     p.add_argument("--steps", type=read_as(Count), help="of BIM and PGD (default: 20)")
-    p.add_argument("--source", metavar="RUN", help="craft the examples on this run (transfer)")
+    p.add_argument(
+        "--source",
+        type=read_as(Name),
+        metavar="RUN",
+        help="craft the examples on this run (transfer)",
+    )
     p.add_argument("--training-loss", action="store_true", help="raise the head's own loss")
 
 
@@ -248,8 +285,7 @@ OPTIONS: dict[str, Callable[[argparse.ArgumentParser], object]] = {
         "--ks",
         type=read_as(Count),
         nargs="+",
-        default=[1, 5, 10],
-        help="of recall@k (default: 1 5 10)",
+        help="of recall@k, at most the samples that each is searched among (default: 1 5 10)",
     ),
     "imbalance": lambda p: p.add_argument(
         "--rare",

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from .._terminal import complain
 from ._faces import listed
 from ._numbers import Cosine, Count, Name, read_as
+from ._output import output_folder
 from ._rates import rate
 
 if TYPE_CHECKING:
@@ -50,17 +51,21 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     for name, text in COMMANDS.items():
         p = what.add_parser(name, help=text, description=text, epilog=EPILOG, formatter_class=style)
         p.add_argument(
-            "gallery", type=read_as(Name), metavar="GALLERY", help="folder of the gallery"
+            "gallery", type=output_folder, metavar="GALLERY", help="folder of the gallery"
         )
         added[name] = p
     for name in ("verify", "remove"):
-        added[name].add_argument("name", metavar="NAME", help="the person")
+        added[name].add_argument("name", type=read_as(Name), metavar="NAME", help="the person")
     for name in ("enroll", "calibrate", "identify", "verify"):
         p = added[name]
         if name != "calibrate":
             p.add_argument("pictures", nargs="*", metavar="PICTURE", help="picture files")
-        p.add_argument("--run", metavar="RUN", help="run folder of `hypersphere train`")
-        p.add_argument("--features", metavar="FILE", help="features instead of pictures")
+        p.add_argument(
+            "--run", type=read_as(Name), metavar="RUN", help="run folder of `hypersphere train`"
+        )
+        p.add_argument(
+            "--features", type=read_as(Name), metavar="FILE", help="features instead of pictures"
+        )
         p.add_argument("--align", action="store_true", help="find and align the largest face")
     for name in ("identify", "verify"):
         added[name].add_argument(
@@ -79,12 +84,15 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     )
     identify.add_argument(
         "--strangers",
+        type=read_as(Name),
         metavar="DIR",
         help="with --far, pictures of people who are not enrolled, a folder each (default: those "
         "of `calibrate`, else the people of the run's data who were not trained on)",
     )
     for name in ("enroll", "calibrate"):
-        added[name].add_argument("--images", metavar="DIR", help="a folder of pictures per person")
+        added[name].add_argument(
+            "--images", type=read_as(Name), metavar="DIR", help="a folder of pictures per person"
+        )
     calibrate = added["calibrate"]
     calibrate.add_argument(
         "--far",
@@ -93,7 +101,7 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
         help="share of searches by unknown people that may end with a name (default: 0.01)",
     )
     enroll = added["enroll"]
-    enroll.add_argument("--name", help="whose pictures these are")
+    enroll.add_argument("--name", type=read_as(Name), help="whose pictures these are")
     enroll.add_argument(
         "--threshold",
         type=read_as(Cosine),

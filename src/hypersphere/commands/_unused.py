@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from hypersphere import registry
 from hypersphere.commands._yaml import ConfigError
 
 __all__ = ["refuse_unused_options"]
@@ -37,6 +38,8 @@ _GOES_WITH: dict[str, dict[str, tuple[str, ...]]] = {
 # Options of data sets that divide their classes, of which only the protocol open_set makes use.
 _OF_OPEN_SETS = ("unseen", "unseen_fraction", "people", "min_images", "folds", "per_fold")
 _NO_MARGIN = ("softmax", "w_softmax", "s_softmax")
+_OF_ROTATIONS = tuple(f"optimizer.{k}_rotations" for k in ("decay", "scale"))
+_OF_ROTATIONS += ("optimizer.rotation_lr",)
 _OF_OPERATORS = ("angular", "k", "learn_k", "weighted", "rescale")
 
 
@@ -62,12 +65,27 @@ def refuse_unused_options(config: Any, keys: Iterable[str]) -> None:
             )
         if key.startswith("data.options."):
             _check_open_set(key, config.data)
+        if key in _OF_ROTATIONS and config.rotate is None and not _is_own(config.model):
+            raise ConfigError(
+                f"{key} is of rotations, and rotate is null: leave it out, or turn neurons with "
+                f"--rotate"
+            )
+        if key == "run.name" and config.run.folder is not None:
+            raise ConfigError(
+                f"run.folder {config.run.folder} is the whole path of the run, so that run.name "
+                f"{config.run.name} would change nothing: give one of them"
+            )
         plain = config.model.get("operator", "none") in (None, "plain")
         if section == "model" and option in _OF_OPERATORS and plain:
             raise ConfigError(
                 f"{key} is of decoupled layers, and model.operator is 'plain': leave it out, "
                 f"or choose an operator, such as --model.operator sphere"
             )
+
+
+def _is_own(model: Any) -> bool:
+    """Whether a model is not of this package: it may have rotations of its own."""
+    return bool(registry.entry("model", model["name"]).own)
 
 
 def _check_open_set(key: str, chosen: Any) -> None:

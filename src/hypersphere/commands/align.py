@@ -10,6 +10,8 @@ from pathlib import Path
 
 from .._terminal import complain, printable
 from ._faces import NO_FACE, listed, read_faces
+from ._numbers import Name, Share, read_as
+from ._output import output_folder
 
 SIZE = (112, 96)  # of the SphereFace template
 
@@ -21,11 +23,15 @@ def main(argv: Sequence[str]) -> int:
         "112 x 96 and write it to the same place below OUT. Needs the extra `faces`. Pictures "
         "without a face, or that cannot be read, are listed and left out.",
     )
-    parser.add_argument("pictures", metavar="PICTURES", help="a picture, or a folder of them")
-    parser.add_argument("out", metavar="OUT", help="new folder of the crops (PNG)")
+    parser.add_argument(
+        "pictures", type=read_as(Name), metavar="PICTURES", help="a picture, or a folder of them"
+    )
+    parser.add_argument(
+        "out", type=output_folder, metavar="OUT", help="new folder of the crops (PNG)"
+    )
     parser.add_argument(
         "--limit",
-        type=float,
+        type=read_as(Share),
         default=0.5,
         help="share of the pictures that may be left out (default: 0.5)",
     )

@@ -24,6 +24,7 @@ from hypersphere.commands._claims import (
 from hypersphere.commands._compare_arguments import Arguments
 from hypersphere.commands._comparing import Comparison, make_folder, seeded
 from hypersphere.commands._comparison import Method
+from hypersphere.commands._numbers import Count, Processes, read_value
 from hypersphere.commands._origin import merged, origin, run_origin
 from hypersphere.commands._recorded import (
     ADVICE,
@@ -137,7 +138,7 @@ def _split(
             raise ConfigError(str(unknown))
         if word not in options:
             names.append(word)
-        elif not words or words[0].startswith("--"):
+        elif not words or words[0].startswith("--") or not words[0].strip():
             raise ConfigError(f"{word} needs a value")
         else:
             found[word] = words.pop(0)
@@ -148,9 +149,11 @@ def _run(words: list[str]) -> int:
     options = {"--jobs": "1", "--folder": "runs/claims", "--results": "results/claims"}
     options["--seeds"] = ""
     options, names = _split(words, options, "claims run")
-    for flag in ("--jobs", "--seeds"):
-        if options[flag] and not (options[flag].isdigit() and int(options[flag]) > 0):
-            raise ConfigError(f"{flag} takes a whole number from 1 on; got {options[flag]!r}")
+    try:
+        jobs = read_value("--jobs", options["--jobs"], Processes)
+        seeds = read_value("--seeds", options["--seeds"], Count) if options["--seeds"] else None
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
     claims = [read_claim(name) for name in names or claim_names()]
     os.environ["OMP_NUM_THREADS"] = "1"  # of the runs, which are processes of their own
     for claim in sorted(claims, key=lambda claim: claim.minutes):
@@ -163,8 +166,8 @@ def _run(words: list[str]) -> int:
                 claim,
                 Path(options["--folder"]) / claim.name,
                 results / file,
-                jobs=int(options["--jobs"]),
-                seeds=int(options["--seeds"] or claim.seeds),
+                jobs=jobs,
+                seeds=seeds or claim.seeds,
             )
             test.run()
             record = test.record()

@@ -255,6 +255,11 @@ def robustness(options: argparse.Namespace) -> list[Result]:
 
     if options.run is None:
         raise ValueError("attacks need the model: give a run folder")
+    for flag, given in (("--steps", options.steps), ("--step", options.step)):
+        if given is not None and not {"bim", "pgd"} & set(options.attacks):
+            raise ValueError(
+                f"{flag} is of BIM and PGD, and --attacks names neither: leave it out, or name one"
+            )
     run = open_run(options)
     source = TrainedRun.open(options.source, options.weights) if options.source else None
     samples = read_samples(run, options)
@@ -267,7 +272,7 @@ def robustness(options: argparse.Namespace) -> list[Result]:
         source=source.model if source else None,
         source_normalize=source.normalize if source else None,
         normalize=run.normalize,
-        step=options.step / 255,
+        step=(options.step or 2.0) / 255,
         steps=options.steps,
         loss=training_loss if options.training_loss else cross_entropy,
         progress=None if options.quiet else lambda done: show(done, len(samples)),
@@ -308,7 +313,13 @@ def retrieval(options: argparse.Namespace) -> list[Result]:
     from ..evaluation import retrieval as retrieve
 
     features, labels, _ = features_and_labels(options)
-    return [retrieve(features, labels, options.ks)]
+    others = len(features) - 1
+    if options.ks and max(options.ks) > others:
+        raise ValueError(
+            f"--ks: expected whole numbers in [1, {others}], as each sample is searched among "
+            f"{others} others; got {max(options.ks)}"
+        )
+    return [retrieve(features, labels, options.ks or (1, 5, 10))]
 
 
 def imbalance(options: argparse.Namespace) -> list[Result]:

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .._terminal import complain, printable
+from ._numbers import Name, read_as
+from ._output import output_folder
 from ._rates import rate
 from .gallery import spoken
 
@@ -19,12 +21,23 @@ def main(argv: Sequence[str]) -> int:
         "their false-accept rates, class names), MODEL_CARD.md and predict.py, which needs "
         "onnxruntime, numpy and Pillow. The ONNX file is compared with the run.",
     )
-    parser.add_argument("run", metavar="RUN", help="run folder of `hypersphere train`")
     parser.add_argument(
-        "folder", nargs="?", metavar="FOLDER", help="where to write (default: RUN/export)"
+        "run", type=read_as(Name), metavar="RUN", help="run folder of `hypersphere train`"
+    )
+    parser.add_argument(
+        "folder",
+        nargs="?",
+        type=output_folder,
+        metavar="FOLDER",
+        help="where to write (default: RUN/export)",
     )
     parser.add_argument("--scores", action="store_true", help="also scores of the trained classes")
-    parser.add_argument("--gallery", metavar="GALLERY", help="also the people of this gallery")
+    parser.add_argument(
+        "--gallery",
+        type=read_as(Name),
+        metavar="GALLERY",
+        help="also the people of this gallery",
+    )
     parser.add_argument(
         "--far",
         type=rate,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from .._terminal import complain, printable
 from ..ranges import Range
 from ._numbers import read_as
+from ._output import output_file
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -45,11 +46,9 @@ def main(argv: list[str]) -> int:
         default=2000,
         help="test samples of a run (default: 2000; 0: none)",
     )
-    parser.add_argument("-o", "--output", type=Path, help="write the page: .html")
-    parser.add_argument("--json", type=Path, help="write all figures: .json")
+    parser.add_argument("-o", "--output", type=output_file(".html"), help="write the page: .html")
+    parser.add_argument("--json", type=output_file(".json"), help="write all figures: .json")
     options = parser.parse_args(argv)
-    if options.output is not None and options.output.suffix != ".html":
-        parser.error(f"--output writes a page .html; got {options.output}")
     for path in (options.output, options.json):
         if path is not None and not path.parent.is_dir():
             parser.error(f"there is no folder {path.parent} for {path.name}")

@@ -17,6 +17,7 @@ from .._terminal import complain
 from ..functional.covering import MAX_HULL_DIM
 from ._memory import memory_of_machine
 from ._numbers import Count, Seed, read_as
+from ._output import output_file
 
 __all__ = ["main"]
 
@@ -28,10 +29,6 @@ def main(argv: list[str]) -> int:
     parser = _parser()
     options = parser.parse_args(argv)
     # What cannot be written is said before the work, not after it.
-    if options.out is not None and options.out.suffix not in OUT:
-        parser.error(f"--out writes {', '.join(OUT)}; got {options.out}")
-    if options.draw is not None and options.draw.suffix not in DRAW:
-        parser.error(f"--draw makes {', '.join(DRAW)}; got {options.draw}")
     if options.draw is not None and options.dim not in (2, 3):
         parser.error(f"--draw shows circles and spheres, --dim 2 or 3; got --dim {options.dim}")
     for path in (options.out, options.draw):
@@ -101,9 +98,11 @@ def _parser() -> argparse.ArgumentParser:
         help="starts from orbits of a group: any, or one such as H3+, B3, D5, E8, C5 (default: "
         "random starts)",
     )
-    parser.add_argument("--out", type=Path, help="write the points: .csv, .npy or .pt")
+    parser.add_argument("--out", type=output_file(*OUT), help="write the points: .csv, .npy or .pt")
     parser.add_argument(
-        "--draw", type=Path, help="draw the sphere: .png, .svg, .pdf, or .html to turn"
+        "--draw",
+        type=output_file(*DRAW),
+        help="draw the sphere: .png, .svg, .pdf, or .html to turn",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--no-sphere", action="store_true", help="no sphere in the terminal")

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from .._terminal import begin, complain, printable
-from ._numbers import Name, Positive, read_as
+from ._numbers import Positive, read_as
+from ._output import output_file
 from ._yaml import parse_yaml
 
 
@@ -21,8 +22,8 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "-o",
         "--output",
-        type=read_as(Name),
-        help="the page (default: RUN/report.html or comparison.html)",
+        type=output_file(".html"),
+        help="the page, .html (default: RUN/report.html or comparison.html)",
     )
     parser.add_argument("--watch", action="store_true", help="refresh while training goes on")
     parser.add_argument(

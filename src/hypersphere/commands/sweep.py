@@ -10,14 +10,17 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from hypersphere._optional import require
 from hypersphere._terminal import begin, complain, duration
 from hypersphere.commands._files import split_spec
+from hypersphere.commands._numbers import read_value
 from hypersphere.commands._yaml import ConfigError
 from hypersphere.commands.plugins import import_plugin, split_plugins
+from hypersphere.ranges import Inside, Range
 
 USAGE = """usage: hypersphere sweep CONFIG.yaml[:VARIANT,...] --search KEY=SPACE ...
                          [--trials 20] [--folds 3] [--storage URL]
@@ -87,37 +90,66 @@ def main(argv: Sequence[str]) -> int:
         return 1
 
 
-def parse_space(text: str) -> Callable[[Any, str], Any]:
-    """'1:4', '1e-3:1:log' or 'a,b' -> a function that asks an Optuna trial for a value."""
+@dataclass(frozen=True)
+class Space:
+    """What may stand for an option.
+
+    Args:
+        ask: asks an Optuna trial for the value of a key.
+        ends: its bounds, or all of its choices.
+    """
+
+    ask: Callable[[Any, str], Any]
+    ends: tuple[Any, ...]
+
+
+def parse_space(text: str) -> Space:
+    """'1:4', '1e-3:1:log' or 'a,b' -> what Optuna chooses from.
+
+    >>> parse_space("1:4").ends
+    (1, 4)
+    """
     parts = text.split(":")
     if len(parts) in (2, 3) and parts[2:] in ([], ["log"]):
         log = len(parts) == 3
+        whole = all(p.lstrip("-").isdigit() for p in parts[:2])
         try:
-            if all(p.lstrip("-").isdigit() for p in parts[:2]):
-                low, high = int(parts[0]), int(parts[1])
-                return lambda trial, key: trial.suggest_int(key, low, high, log=log)
-            bounds = float(parts[0]), float(parts[1])
-            return lambda trial, key: trial.suggest_float(key, *bounds, log=log)
+            low, high = (int(p) if whole else float(p) for p in parts[:2])
         except ValueError:
-            pass
+            raise _no_space(text) from None
+        if not (low in Range() and high in Range() and low <= high and (low > 0 or not log)):
+            least = ", > 0 on a logarithmic scale" if log else ""
+            raise ConfigError(f"{text!r} is no space: give finite numbers{least}, the lower first")
+        if whole:
+            return Space(lambda t, key: t.suggest_int(key, low, high, log=log), (low, high))
+        return Space(lambda t, key: t.suggest_float(key, low, high, log=log), (low, high))
     if "," in text:
         choices = text.split(",")
-        return lambda trial, key: trial.suggest_categorical(key, choices)
-    raise ConfigError(f"{text!r} is no space: give low:high, low:high:log, or a,b,c")
+        return Space(lambda t, key: t.suggest_categorical(key, choices), tuple(choices))
+    raise _no_space(text)
+
+
+def _no_space(text: str) -> ConfigError:
+    return ConfigError(f"{text!r} is no space: give low:high, low:high:log, or a,b,c")
 
 
 def _run(spec: str, own: dict[str, Any], texts: dict[str, str], rest: list[str]) -> int:
-    from hypersphere.commands import _config, _study
+    from hypersphere.commands import _study
     from hypersphere.commands._comparison import better
     from hypersphere.training.run.lock import FolderLock
 
     require("optuna", extra="sweep")
     space = {key: parse_space(text) for key, text in texts.items()}
     # Wrong names and values are refused here, before the first trial.
-    config = _config.read(spec, [*rest, *(f"--{k}={_example(ask)}" for k, ask in space.items())])
-    _config.check(config)
+    first = {key: found.ends[0] for key, found in space.items()}
+    others = [{**first, key: end} for key, found in space.items() for end in found.ends[1:]]
+    config, *_ = [_checked(spec, rest, values) for values in (first, *others)]
     path, variants = split_spec(spec)
     name = own.setdefault("study", "-".join([path.stem, *variants]))
+    try:
+        read_value("--study", name, Annotated[str, Inside()])
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
     own["folds"], own["trials"] = _count(own, "folds", 2), _count(own, "trials", 1)
     folder = Path("runs") / f"sweep-{name}"
     folder.mkdir(parents=True, exist_ok=True)
@@ -139,7 +171,7 @@ def _search(
     study: Any,
     spec: str,
     rest: list[str],
-    space: dict[str, Callable[[Any, str], Any]],
+    space: dict[str, Space],
     own: dict[str, Any],
     folder: Path,
 ) -> None:
@@ -168,9 +200,9 @@ def _search(
 
     def objective(trial: Any) -> float:
         _study.claim(trial)
-        values = {key: ask(trial, key) for key, ask in space.items()}
+        values = {key: found.ask(trial, key) for key, found in space.items()}
         shown = "  ".join(f"{k} {_short(v)}" for k, v in values.items())
-        arguments = [*rest, *(f"--{k}={v}" for k, v in values.items())]
+        arguments = _with(rest, values)
         try:
             value = cross_validate(spec, arguments, folds, metric, folder / "runs")
         except Interrupted:
@@ -261,14 +293,17 @@ def _comparable(config: Any) -> dict[str, Any]:
     return settings
 
 
-def _example(ask: Callable[[Any, str], Any]) -> Any:
-    """One value of a space, without a study."""
+def _with(rest: Sequence[str], values: dict[str, Any]) -> list[str]:
+    return [*rest, *(f"--{key}={value}" for key, value in values.items())]
 
-    class First:
-        suggest_int = suggest_float = staticmethod(lambda key, low, high, log=False: low)
-        suggest_categorical = staticmethod(lambda key, choices: choices[0])
 
-    return ask(First, "")
+def _checked(spec: str, rest: Sequence[str], values: dict[str, Any]) -> Any:
+    """The config of a trial that could start."""
+    from hypersphere.commands import _config
+
+    config = _config.read(spec, _with(rest, values))
+    _config.check(config)
+    return config
 
 
 def cross_validate(

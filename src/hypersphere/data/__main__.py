@@ -29,6 +29,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--download", action="store_true", help="fetch it: resumes and verifies")
     parser.add_argument("--verify", action="store_true", help="compare the published checksums")
     options = parser.parse_args(argv)
+    if options.root is not None and not options.root.strip():
+        parser.error("argument --root: expected a folder; got ''")
     try:
         options.name is None or check_name(options.name)
     except ValueError as error:

@@ -128,11 +128,12 @@ def data_hash(images: Tensor) -> str:
 def fingerprint(value: Any) -> str | None:
     """A text that two preprocessings share only if they do the same, or None if there is none.
 
-    None, numbers, texts, types, tensors, arrays, and collections of them are known by their
-    values; parts of this package and dataclasses by their type and all their attributes; functions
-    and classes of hypersphere, torch, torchvision and timm, and built-in functions, by their name;
-    anything with a method `fingerprint()` by what that returns. Everything else (lambdas, functions
-    of your own, partials, modules) may differ in ways that cannot be seen, and has none.
+    None, numbers, texts, types, tensors, arrays, and collections of them are known by their values;
+    parts of this package, and dataclasses that are not called, by their type and all their
+    attributes; functions and classes of hypersphere, torch, torchvision and timm, and built-in
+    functions, by their name; anything with a method `fingerprint()` by what that returns.
+    Everything else (lambdas, functions of your own, partials, modules) may differ in ways that
+    cannot be seen, and has none.
 
     Args:
         value: a preprocessing, or an attribute of one.
@@ -174,9 +175,10 @@ def fingerprint(value: Any) -> str | None:
     ours = kind.__module__.split(".")[0] == "hypersphere" and not isinstance(value, nn.Module)
     if ours and hasattr(value, "__dict__"):
         return _joined(_place(kind), vars(value))
-    if dataclasses.is_dataclass(value) and "__call__" not in vars(kind):
-        names = [f.name for f in dataclasses.fields(value)]
-        return _joined(kind.__qualname__, {name: getattr(value, name) for name in names})
+    # What is called, by a method of its own or an inherited one, does what its code says.
+    if dataclasses.is_dataclass(value) and not callable(value):
+        found = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+        return _joined(kind.__qualname__, found | getattr(value, "__dict__", {}))
     return None
 
 

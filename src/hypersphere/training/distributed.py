@@ -47,7 +47,7 @@ def make_fabric(
             torchrun or SLURM started.
         num_nodes: number of machines. Default: 1.
         strategy: "auto", "ddp" or "fsdp".
-        precision: "32-true", "bf16-mixed", "16-mixed", "bf16-true" or "64-true".
+        precision: "32-true", "bf16-mixed" or "16-mixed".
         silence: seconds after which another process counts as gone if it shows no sign of life.
             Default: 120.
 

@@ -21,7 +21,7 @@ from hypersphere.training.run.checkpoint import RunError
 __all__ = ["SMALLEST", "is_fsdp", "make_strategy", "refuse", "spread", "units"]
 
 SMALLEST = 2**18  # elements: below this, a unit is not worth an exchange of its own
-PRECISIONS = ("32-true", "bf16-mixed", "bf16-true", "16-true")
+PRECISIONS = ("32-true", "bf16-mixed")
 
 
 def make_strategy(precision: str = "32-true") -> Any:

@@ -134,6 +134,11 @@ class Regularize:
         self, name: str, regularizer: Any, begin: int = 0, ramp: int = 0, end: int | None = None
     ) -> None:
         self.name, self.regularizer = name, regularizer
+        if end is not None and end <= begin:
+            raise ValueError(
+                f"regularizers.{name}.end must be after begin, or the term would never count; got "
+                f"begin {begin} and end {end}"
+            )
         self.begin, self.ramp, self.end = begin, ramp, end
 
     def factor(self, t: int) -> float:

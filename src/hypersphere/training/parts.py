@@ -86,6 +86,7 @@ _RANGES: dict[str, Range] = {
     "image_size": Range(ge=1),
     "kernel_size": Range(ge=1),
     "size": Range(ge=1),
+    "workers": Range(ge=0, le=1024),
     "copies": Range(ge=1),
     "test_copies": Range(ge=1),
 }

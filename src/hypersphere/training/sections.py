@@ -6,12 +6,13 @@ import functools
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias, get_type_hints
 
-from hypersphere.ranges import NonEmpty, Range, check
+from hypersphere.ranges import Inside, NonEmpty, Processes, Range, Workers, check
 
 __all__ = ["DataConfig", "DissertationConfig", "FabricConfig", "FewShotConfig", "GanConfig"]
 __all__ += ["OptimizerConfig", "RunConfig", "ScheduleConfig", "Section", "Text", "TrainConfig"]
 __all__ += ["hints_of"]
 
+Batch: TypeAlias = Annotated[int, Range(ge=1, le=10_000_000)]
 Count: TypeAlias = Annotated[int, Range(ge=1)]
 NotNegative: TypeAlias = Annotated[float, Range(ge=0)]
 Positive: TypeAlias = Annotated[float, Range(gt=0)]
@@ -76,8 +77,8 @@ class DataConfig(Section):
 
     name: Text = "digits"
     root: Text | None = None
-    batch_size: Count = 128
-    test_batch_size: Count = 500
+    batch_size: Batch = 128
+    test_batch_size: Batch = 500
     normalize: Literal["unit", "symmetric", "mean", "channel"] = "unit"
     augment: Literal["none", "flip", "cifar", "cifar_full", "imagenet", "pointnet", "pointnet2"] = (
         "none"
@@ -87,7 +88,7 @@ class DataConfig(Section):
     holdout: Annotated[float, Range(ge=0, lt=1)] = 0.0
     drop_last: bool = True
     prefetch: Annotated[int, Range(ge=0)] = 0
-    workers: Annotated[int, Range(ge=0)] = 0
+    workers: Workers = 0
     imbalance: Literal["single", "multiple", "mnist"] | None = None
     options: dict[str, Any] = field(default_factory=dict)
 
@@ -159,7 +160,7 @@ class ScheduleConfig(Section):
     patience: Annotated[int, Range(ge=0)] = 5
     threshold: NotNegative = 1e-3
     warmup: Annotated[int, Range(ge=0)] = 0
-    end: NotNegative = 0.0
+    end: Annotated[float, Range(ge=0, le=1)] = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -194,7 +195,7 @@ class TrainConfig(Section):
     section = "train"
 
     steps: Count = 1000
-    epochs: Positive | None = None
+    epochs: Annotated[float, Range(gt=0, le=1e9)] | None = None
     accumulate: Count = 1
     clip: Positive | None = None
     label_smoothing: Annotated[float, Range(ge=0, lt=1)] = 0.0
@@ -205,7 +206,7 @@ class TrainConfig(Section):
     keep: Count = 2
     init_from: Text | None = None
     deterministic: bool = False
-    threads: Count | None = None
+    threads: Processes | None = None
     compile: bool = False
     quiet: bool = False
 
@@ -237,7 +238,7 @@ class FewShotConfig(Section):
     episodes: Count = 600
     epochs: Count = 100
     lr: NotNegative = 1e-2
-    batch_size: Count = 4
+    batch_size: Batch = 4
     scale: Positive = 2.0
 
 
@@ -271,23 +272,23 @@ class FabricConfig(Section):
     """Devices, processes, machines and precision, as Lightning Fabric takes them.
 
     Args:
-        accelerator: "auto", "cpu", "cuda" or "mps".
+        accelerator: "auto", "cpu", "cuda" (or "gpu") or "mps".
         devices: processes per machine; "auto" takes all GPUs, one process on CPU, or what torchrun
-            started.
+            started; -1 takes all GPUs.
         num_nodes: machines.
         strategy: "auto", "ddp" (whole networks) or "fsdp" (every weight spread over the processes);
             class weights alone are spread by head.sharded.
-        precision: "32-true", "bf16-mixed", "16-mixed", "bf16-true" or "64-true".
+        precision: "32-true", "bf16-mixed" or "16-mixed"; "32", "bf16" and "16" are short for them.
         silence: seconds after which another process counts as gone if it shows no sign of life.
     """
 
     section = "fabric"
 
-    accelerator: Text = "auto"
-    devices: int | Text = "auto"
-    num_nodes: Count = 1
-    strategy: Text = "auto"
-    precision: Text = "32-true"
+    accelerator: Literal["auto", "cpu", "cuda", "gpu", "mps"] = "auto"
+    devices: Annotated[int, Range(ge=-1, le=1024)] | Text = "auto"
+    num_nodes: Processes = 1
+    strategy: Literal["auto", "ddp", "fsdp"] = "auto"
+    precision: Literal["32-true", "bf16-mixed", "16-mixed", "32", "bf16", "16"] = "32-true"
     silence: Positive = 120.0
 
 
@@ -306,7 +307,7 @@ class RunConfig(Section):
     section = "run"
 
     folder: Text | None = None
-    name: Text | None = None
+    name: Annotated[str, Inside()] | None = None
     report: bool = True
     baseline: bool = False
 
