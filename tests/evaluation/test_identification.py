@@ -218,6 +218,8 @@ def test_known_ranks_perfect_inverted_ties():
     # the mate ties with a distractor: the tie counts against the probe
     tie = identification(eye[:1], eye[:1], ids[:1], ids[:1], distractors=2 * eye[:1], ranks=(1, 2))
     assert tie.accuracy == [[0.0, 1.0]]
+    far = identification(eye, -eye, ids, ids, ranks=(2, 10**12))
+    assert far.accuracy[0][1] == 1.0 and len(far.cmc[0]) == len(eye)
 
 
 def test_identification_names_the_culprit():

@@ -178,8 +178,7 @@ def _identification_options(p: argparse.ArgumentParser) -> None:
         "--ranks",
         type=read_as(Count),
         nargs="+",
-        default=[1, 5, 10],
-        help="the k of rank-k (default: 1 5 10)",
+        help="the k of rank-k, at most the features that are searched (default: 1 5 10)",
     )
     p.add_argument(
         "--sizes",

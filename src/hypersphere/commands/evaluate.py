@@ -189,6 +189,8 @@ def identification(options: argparse.Namespace) -> list[Result]:
                 probes, gallery, probe_ids, gallery_ids, backend=options.backend
             )
         ]
+    everyone = len(gallery) + (0 if distractors is None else len(distractors))
+    _refuse_beyond("--ranks", options.ranks, everyone)
     return [
         identify(
             probes,
@@ -196,7 +198,7 @@ def identification(options: argparse.Namespace) -> list[Result]:
             probe_ids,
             gallery_ids,
             distractors,
-            options.ranks,
+            options.ranks or (1, 5, 10),
             sizes=options.sizes,
             protocol=options.protocol,
             backend=options.backend,
@@ -309,16 +311,19 @@ def geometry(options: argparse.Namespace) -> list[Result]:
     return [measure(model, features, labels, arrays.get("weight"))]
 
 
+def _refuse_beyond(flag: str, given: Sequence[int] | None, searched: int) -> None:
+    if given and max(given) > searched:
+        raise ValueError(
+            f"{flag}: expected whole numbers in [1, {searched}], as each sample is searched among "
+            f"{searched} others; got {max(given)}"
+        )
+
+
 def retrieval(options: argparse.Namespace) -> list[Result]:
     from ..evaluation import retrieval as retrieve
 
     features, labels, _ = features_and_labels(options)
-    others = len(features) - 1
-    if options.ks and max(options.ks) > others:
-        raise ValueError(
-            f"--ks: expected whole numbers in [1, {others}], as each sample is searched among "
-            f"{others} others; got {max(options.ks)}"
-        )
+    _refuse_beyond("--ks", options.ks, len(features) - 1)
     return [retrieve(features, labels, options.ks or (1, 5, 10))]
 
 

@@ -35,7 +35,8 @@ class IdentificationResult(Result):
         accuracy: accuracy[i][j] is the share of probes with rank <= ranks[j] among distractors[i]
             distractors.
         interval: interval[i] is the 95 % (Wilson) interval of the first rank.
-        cmc: cmc[i] is the accuracy at all ranks 1, 2, ... up to the largest asked for.
+        cmc: cmc[i] is the accuracy at all ranks 1, 2, ... up to the largest asked for, at most
+            the number of all gallery features and distractors.
         probes: number of questions.
         gallery: number of gallery features.
     """
@@ -129,15 +130,20 @@ def identification(
     else:
         raise ValueError(f"unknown backend {backend!r}: one of torch, faiss")
 
-    longest = max(ranks)
-    hits = torch.stack([(place <= r).sum(1) for r in range(1, longest + 1)], 1)  # (sizes, longest)
+    # (sizes, longest): nobody has a rank beyond everyone who is searched.
+    longest = min(ranks[-1], len(gallery) + len(distractors))
+    hits = torch.searchsorted(
+        place.sort(1).values.contiguous(),
+        torch.arange(1, longest + 1, device=place.device).expand(len(place), -1).contiguous(),
+        right=True,
+    )
     total = place.shape[1]
     cmc = (hits.double() / total).tolist()
     return IdentificationResult(
         list(ranks),
         list(sizes),
-        [[curve[r - 1] for r in ranks] for curve in cmc],
-        [wilson_interval(float(h[ranks[0] - 1]), total) for h in hits],
+        [[curve[min(r, longest) - 1] for r in ranks] for curve in cmc],
+        [wilson_interval(float(h[min(ranks[0], longest) - 1]), total) for h in hits],
         cmc,
         total,
         len(gallery),
