@@ -92,7 +92,7 @@ REFUSED = {
     "evaluate robustness run --attacks fgsm --steps 5": "--steps is of BIM and PGD, and --attacks",
     "evaluate robustness run --attacks none --step 1": "--step is of BIM and PGD, and --attacks",
     f"evaluate retrieval {FEATURES} --ks 1 264": "--ks: expected whole numbers in [1, 263]",
-    f"evaluate identification {FEATURES} --ranks 1000000000000": "--ranks: expected whole numbers in",
+    f"evaluate identification {FEATURES} --ranks 1000000000000": "--ranks: expected whole numbers",
     "export run --far nan": "--far: expected a number in (0, 1); got nan",
     f"evaluate threshold {FEATURES} --far 0.1 1": "--far: expected a number in (0, 1); got 1",
     "align pics out --limit nan": "--limit: expected a number in [0, 1]; got nan",
