@@ -1,6 +1,5 @@
 """Set-up that has to happen before torch runs its first operation."""
 
-import getpass
 import hashlib
 import os
 import tempfile
@@ -13,7 +12,7 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 os.environ.setdefault("TRITON_INTERPRET", "1")
 # What torch.compile keeps is code for one instruction set, under a name that does not say which.
 if "ATEN_CPU_CAPABILITY" in os.environ:
-    kept = f"torchinductor-{getpass.getuser()}-{os.environ['ATEN_CPU_CAPABILITY']}"
+    kept = f"torchinductor-{os.getuid()}-{os.environ['ATEN_CPU_CAPABILITY']}"
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", os.path.join(tempfile.gettempdir(), kept))
 
 import hypothesis

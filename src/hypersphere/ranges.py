@@ -18,7 +18,7 @@ import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import PurePosixPath, PureWindowsPath
+from pathlib import PurePath, PurePosixPath, PureWindowsPath
 from typing import Annotated, Any, Literal, TypeAlias, Union
 
 from .registry import unknown_name
@@ -207,9 +207,10 @@ def check(name: str, value: Any, hint: Any, rule: Range | NonEmpty | None = None
 
 
 def _leads_out(name: str) -> bool:
-    """Whether a path, of any system, leaves the folder that it is appended to."""
+    """Whether a path leaves the folder that it is appended to, on this system or another's \\."""
     paths = (PurePosixPath(name), PureWindowsPath(name))
-    return any(path.anchor or ".." in path.parts for path in paths)
+    anchored = PurePath(name).anchor or any(path.root for path in paths)
+    return bool(anchored) or any(".." in path.parts for path in paths)
 
 
 # What a config file can hold, in words; an object given in Python is none of these.

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import pytest
@@ -98,6 +99,7 @@ REFUSED = {
     "align pics out --limit nan": "--limit: expected a number in [0, 1]; got nan",
     "report run -o page.txt": "expected a file that ends in .html; got page.txt",
     "points 4 --out p.xyz": "expected a file that ends in .csv, .npy or .pt; got p.xyz",
+    "points 4 --out p.NPY": "expected a file that ends in .csv, .npy or .pt; got p.NPY",
     "report run -o pics": "pics is a folder: give pics/report.html",
     "train a.yaml --hooks.weighted_gradients": "of which the model has none",
     "train --data.options.shift 20": "shift must be a number in [0, 14]; got 20",
@@ -250,3 +252,25 @@ def test_the_direction_of_a_sweep_is_that_of_its_metric(tmp_path, monkeypatch):
     for words in ([], ["--metric", "error"], ["--metric", "x", "--minimize"]):
         sweep.main(["a.yaml", "--search", "optimizer.lr=0.1:0.2", *words])
     assert asked == [False, True, True]
+
+
+def test_choices_may_have_colons_and_names_too():
+    from hypersphere.commands.sweep import parse_space
+    from hypersphere.ranges import Inside, check
+
+    assert parse_space("none,group:4").ends == ("none", "group:4")
+    check("run.name", "s:64", Annotated[str, Inside()])
+    for name in ("../x", "/x", "a/../../x", "\\x", "..\\x"):
+        with pytest.raises(ValueError, match="a name inside its folder"):
+            check("run.name", name, Annotated[str, Inside()])
+
+
+def test_ends_of_two_spaces_that_fit_in_some_trials_are_searched(tmp_path):
+    from hypersphere.commands.sweep import _check_ends
+
+    path = tmp_path / "s.yaml"
+    path.write_text("data: {name: digits}\nmodel: {name: mlp}\n")
+    begin, end = (f"regularizers.mhe.{key}" for key in ("begin", "end"))
+    _check_ends(str(path), [], {begin: (0, 50), end: (20, 100)})
+    with pytest.raises(ValueError, match="begin"):
+        _check_ends(str(path), [], {begin: (0, 150), end: (20, 100)})

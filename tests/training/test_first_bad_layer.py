@@ -214,6 +214,15 @@ def test_masks_and_values_not_yet_measured_are_no_bad_buffers():
     assert bad_buffers(nn.Linear(2, 2), finite_buffers(nn.Linear(2, 2))) == []
 
 
+@pytest.mark.filterwarnings("ignore:Lazy modules are a new feature")
+def test_buffers_that_have_no_values_yet_are_left_out():
+    net = nn.LazyBatchNorm1d()
+    start = finite_buffers(net)
+    assert start == {}
+    net(torch.randn(4, 3))
+    assert bad_buffers(net, start) == []
+
+
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
 def test_buffers_of_every_layout_and_precision_are_looked_at():
     net, values = nn.Module(), torch.eye(3)

@@ -5,6 +5,7 @@ any more.
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable
 from fnmatch import fnmatch
 from pathlib import Path
@@ -54,7 +55,7 @@ def check_output(text: str | Path, endings: tuple[str, ...] = ()) -> Path:
         raise ValueError(
             f"{path} belongs to {record}, which could not be read any more: choose another name"
         )
-    if endings and path.suffix.lower() not in endings:
+    if endings and path.suffix not in endings:
         known = " or ".join([", ".join(endings[:-1]), endings[-1]] if endings[1:] else endings)
         raise ValueError(f"expected a file that ends in {known}; got {path}")
     return path
@@ -85,7 +86,7 @@ output_folder = output_file()
 
 def _record_of(path: Path) -> str | None:
     """The run or gallery whose record a path belongs to."""
-    whole = path.resolve()
+    whole = Path(os.path.realpath(path))  # also of links that lead in a circle
     for folder in whole.parents:
         part = whole.relative_to(folder).parts[0].lower()
         for file, names in _RECORDS.items():

@@ -189,7 +189,9 @@ def identification(options: argparse.Namespace) -> list[Result]:
                 probes, gallery, probe_ids, gallery_ids, backend=options.backend
             )
         ]
-    everyone = len(gallery) + (0 if distractors is None else len(distractors))
+    # In MegaFace's protocol a probe has one mate among the distractors.
+    everyone = 1 if options.protocol == "megaface" else len(gallery)
+    everyone += 0 if distractors is None else len(distractors)
     _refuse_beyond("--ranks", options.ranks, everyone)
     return [
         identify(
@@ -314,8 +316,8 @@ def geometry(options: argparse.Namespace) -> list[Result]:
 def _refuse_beyond(flag: str, given: Sequence[int] | None, searched: int) -> None:
     if given and max(given) > searched:
         raise ValueError(
-            f"{flag}: expected whole numbers in [1, {searched}], as each sample is searched among "
-            f"{searched} others; got {max(given)}"
+            f"{flag}: expected whole numbers in [1, {searched}], the number of features that each "
+            f"one is compared with; got {max(given)}"
         )
 
 

@@ -109,6 +109,9 @@ def parse_space(text: str) -> Space:
     >>> parse_space("1:4").ends
     (1, 4)
     """
+    if "," in text:
+        choices = text.split(",")
+        return Space(lambda t, key: t.suggest_categorical(key, choices), tuple(choices))
     parts = text.split(":")
     if len(parts) in (2, 3) and parts[2:] in ([], ["log"]):
         log = len(parts) == 3
@@ -123,9 +126,6 @@ def parse_space(text: str) -> Space:
         if whole:
             return Space(lambda t, key: t.suggest_int(key, low, high, log=log), (low, high))
         return Space(lambda t, key: t.suggest_float(key, low, high, log=log), (low, high))
-    if "," in text:
-        choices = text.split(",")
-        return Space(lambda t, key: t.suggest_categorical(key, choices), tuple(choices))
     raise _no_space(text)
 
 
@@ -141,9 +141,7 @@ def _run(spec: str, own: dict[str, Any], texts: dict[str, str], rest: list[str])
     require("optuna", extra="sweep")
     space = {key: parse_space(text) for key, text in texts.items()}
     # Wrong names and values are refused here, before the first trial.
-    first = {key: found.ends[0] for key, found in space.items()}
-    others = [{**first, key: end} for key, found in space.items() for end in found.ends[1:]]
-    config, *_ = [_checked(spec, rest, values) for values in (first, *others)]
+    config = _check_ends(spec, rest, {key: found.ends for key, found in space.items()})
     path, variants = split_spec(spec)
     name = own.setdefault("study", "-".join([path.stem, *variants]))
     try:
@@ -295,6 +293,23 @@ def _comparable(config: Any) -> dict[str, Any]:
 
 def _with(rest: Sequence[str], values: dict[str, Any]) -> list[str]:
     return [*rest, *(f"--{key}={value}" for key, value in values.items())]
+
+
+def _check_ends(spec: str, rest: Sequence[str], ends: dict[str, tuple[Any, ...]]) -> Any:
+    """The config of a first trial; each end of a space makes a config, beside the first or the last
+    ends of the others (a begin that is late for one end of another space may suit its last).
+    """
+    first, last = ({key: found[i] for key, found in ends.items()} for i in (0, -1))
+    config = _checked(spec, rest, first)
+    for key, found in ends.items():
+        for end in found[1:]:
+            try:
+                _checked(spec, rest, {**first, key: end})
+            except ValueError:
+                if len(ends) == 1:
+                    raise
+                _checked(spec, rest, {**last, key: end})
+    return config
 
 
 def _checked(spec: str, rest: Sequence[str], values: dict[str, Any]) -> Any:

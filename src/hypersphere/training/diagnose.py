@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from hypersphere.training.sharding import is_spread, local
 
@@ -68,8 +69,12 @@ def _length(value: Tensor) -> Tensor:
 
 
 def _floating_buffers(model: nn.Module) -> tuple[dict[str, Tensor], list[bool]]:
-    """Buffers of floating point by name, and whether each is finite; one wait for the device."""
-    named = {n: local(value) for n, value in model.named_buffers() if value.is_floating_point()}
+    """Buffers of floating point by name, and whether each is finite; one wait for the device.
+
+    Those of lazy modules have no values before the first batch, and are left out.
+    """
+    given = {n: value for n, value in model.named_buffers() if not is_lazy(value)}
+    named = {n: local(value) for n, value in given.items() if value.is_floating_point()}
     if not named:
         return {}, []
     finite = [_all_finite(value) for value in named.values()]

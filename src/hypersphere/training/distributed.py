@@ -31,6 +31,10 @@ def import_fabric() -> Any:
         return require("lightning_fabric", extra="train")
 
 
+# Fabric's short names of precisions.
+SHORT = {"32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}
+
+
 def make_fabric(
     accelerator: str = "auto",
     devices: int | str = "auto",
@@ -58,6 +62,7 @@ def make_fabric(
     1
     """
     lightning = import_fabric()
+    precision = SHORT.get(precision, precision)
     if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun: the processes exist already
         devices = int(os.environ["LOCAL_WORLD_SIZE"])
         num_nodes = int(os.environ["WORLD_SIZE"]) // devices

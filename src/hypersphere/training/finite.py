@@ -132,10 +132,9 @@ def check_weights(run: Run, start: dict[str, torch.Size]) -> None:
             f"the weights are not finite after step {run.step}: '{bad[0]}'{_and_more(bad)} "
             f"{WENT_BAD_BEFORE}" + ADVICE
         )
-    bad = bad_buffers(run.task.model, start)
-    if is_spread(run.task.model):  # to save it, the processes act together
-        notes = share_states(run.fabric, bad)
-        bad = next((names for names in notes if names), [])
+    # Processes may have buffers of their own, and they end together.
+    notes = share_states(run.fabric, bad_buffers(run.task.model, start))
+    bad = next((names for names in notes if names), [])
     if bad:
         raise NotFinite(
             f"the buffers are not finite after step {run.step}: '{bad[0]}'{_and_more(bad)} was "
