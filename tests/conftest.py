@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import signal
 import tempfile
 
 # Some CPUs announce bfloat16 instructions that their oneDNN kernels then cannot execute.
@@ -14,6 +15,10 @@ os.environ.setdefault("TRITON_INTERPRET", "1")
 if "ATEN_CPU_CAPABILITY" in os.environ:
     kept = f"torchinductor-{os.getuid()}-{os.environ['ATEN_CPU_CAPABILITY']}"
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", os.path.join(tempfile.gettempdir(), kept))
+
+# A shell lets what it starts in the background ignore Ctrl-C, and children would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import hypothesis
 import pytest
