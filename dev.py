@@ -102,8 +102,9 @@ def test(arguments: list[str], **environment: str) -> int:
 def commit() -> str:
     """The number of the commit; a fixed one in a copy without history."""
     command = ["git", "rev-parse", "HEAD"]
-    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    return found.stdout.strip() or "0" * 40
+    git = shutil.which("git")
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True) if git else None
+    return (found.stdout.strip() if found else "") or "0" * 40
 
 
 def portable(arguments: list[str]) -> int:

@@ -152,12 +152,25 @@ def test_a_missing_extra_is_one_kind_line(capsys, monkeypatch):
         require("matplotlib", extra="report")
 
 
-def test_set_up_refuses_a_python_without_pinned_wheels(monkeypatch):
+@pytest.fixture
+def dev():
+    """dev.py as a module."""
     import importlib.util
 
     spec = importlib.util.spec_from_file_location("dev", ROOT / "dev.py")
-    dev = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(dev)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_copy_without_history_has_a_number_too(dev, monkeypatch, tmp_path):
+    monkeypatch.setattr(dev, "ROOT", tmp_path)
+    assert int(dev.commit(), 16) == 0
+    monkeypatch.setenv("PATH", "")  # nor is there a git
+    assert int(dev.commit(), 16) == 0
+
+
+def test_set_up_refuses_a_python_without_pinned_wheels(dev, monkeypatch):
     monkeypatch.setattr(dev, "PINNED", [(3, 99)])
     with pytest.raises(SystemExit, match="pins wheels for Python 3.99; this is Python 3"):
         dev.check_version()

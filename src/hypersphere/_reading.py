@@ -7,6 +7,7 @@ sentence that names it.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -20,8 +21,8 @@ from ._optional import require
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Unreadable", "check_regular", "read_json", "read_lines", "read_sealed"]
-__all__ += ["checksum_file", "file_checksum", "read_tensors", "read_text", "sealed_text"]
+__all__ = ["Unreadable", "check_regular", "check_replaceable", "checksum_file", "file_checksum"]
+__all__ += ["read_json", "read_lines", "read_sealed", "read_tensors", "read_text", "sealed_text"]
 
 CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 MOST_TEXT = 1 << 30  # bytes of a record or a list
@@ -58,6 +59,21 @@ def check_regular(path: Path | str, most: int | None = None) -> int:
     if most is not None and status.st_size > most:
         raise Unreadable(f"{path} has {status.st_size:,} bytes; expected at most {most:,}")
     return status.st_size
+
+
+def check_replaceable(path: Path | str) -> None:
+    """Refuse to put a new file in the place of a folder, a pipe or a device.
+
+    A file is written beside its place and renamed, and a rename replaces even /dev/null.
+
+    Args:
+        path: the file; it need not be there.
+
+    Raises:
+        Unreadable: if something else than a regular file is there.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        check_regular(path)
 
 
 def read_text(path: Path | str, most: int = MOST_TEXT) -> str:

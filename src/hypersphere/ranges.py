@@ -23,8 +23,8 @@ from typing import Annotated, Any, Literal, TypeAlias, Union
 
 from .registry import unknown_name
 
-__all__ = ["Inside", "NonEmpty", "Processes", "Range", "Workers", "check", "literal_choices"]
-__all__ += ["range_of", "without_range"]
+__all__ = ["LARGEST_RATE", "Inside", "NonEmpty", "Processes", "Range", "Rate", "Workers", "check"]
+__all__ += ["literal_choices", "range_of", "without_range"]
 
 # Beyond this a whole number overflows the 64 bits that torch has for it.
 _LARGEST = 2**63 - 1
@@ -89,6 +89,9 @@ class Inside(NonEmpty):
 # refuses or stalls.
 Processes: TypeAlias = Annotated[int, Range(ge=1, le=1024)]
 Workers: TypeAlias = Annotated[int, Range(ge=0, le=1024)]  # 0: no process of its own
+# Adam divides a rate by 1 - beta before float32, which ends at 3e38, has to hold it.
+LARGEST_RATE = 1e30
+Rate: TypeAlias = Annotated[float, Range(ge=0, le=LARGEST_RATE)]
 
 
 def range_of(hint: Any) -> Range | NonEmpty | None:

@@ -1,6 +1,9 @@
 """Numbers and names that no command can use: a sentence and an exit code, and nothing written."""
 
 import json
+import os
+import re
+import shutil
 from pathlib import Path
 from typing import Annotated
 
@@ -89,6 +92,10 @@ REFUSED = {
         }.items()
     },
     "compare a.yaml --holdout 0.1": "--holdout is what tuning holds out of the training samples",
+    "train a.yaml --optimizer.lr 1e39": "optimizer.lr must be a number in [0, 1e+30]; got 1e+39",
+    "train a.yaml --optimizer.weight_decay 1e39": "weight_decay must be a number in [0, 1e+06]",
+    "train a.yaml --fabric.devices 0": "fabric.devices must be auto, a number of processes >= 1",
+    "train a.yaml --init.std 0.5": "init.std is of init.distribution normal",
     "compare a.yaml --tune optimizer.lr=1,2 --holdout 5": "--holdout must be a number in [0.01, 1)",
     "evaluate robustness run --attacks fgsm --steps 5": "--steps is of BIM and PGD, and --attacks",
     "evaluate robustness run --attacks none --step 1": "--step is of BIM and PGD, and --attacks",
@@ -254,6 +261,26 @@ def test_the_direction_of_a_sweep_is_that_of_its_metric(tmp_path, monkeypatch):
     assert asked == [False, True, True]
 
 
+def test_a_pipe_is_not_replaced_by_a_file(world, monkeypatch, capsys, tmp_path):
+    """As root, a rename would replace even /dev/null."""
+    from hypersphere.orthogonal.adapters.adapter_files import replace_file
+    from hypersphere.training.run.checkpoint import save_weights, write_atomically
+
+    one = {"x": torch.zeros(1)}
+    writes = [(write_atomically, ""), (save_weights, one), (save_tensors, one), (replace_file, b"")]
+    monkeypatch.chdir(world)
+    pipe = tmp_path / "pipe.json"
+    os.mkfifo(pipe)
+    (tmp_path / "link.json").symlink_to(pipe)
+    for path in (pipe, tmp_path / "link.json"):
+        code, said = call(f"evaluate classification {FEATURES} --json {path}", capsys)
+        assert code == 2 and f"{path} is a pipe or a device; expected a file" in said
+        for write, content in writes:
+            with pytest.raises(ValueError, match="is a pipe or a device; expected a file"):
+                write(path, content)
+    assert pipe.is_fifo() and sorted(p.name for p in tmp_path.iterdir()) == ["link.json", pipe.name]
+
+
 def test_choices_may_have_colons_and_names_too():
     from hypersphere.commands.sweep import parse_space
     from hypersphere.ranges import Inside, check
@@ -274,3 +301,96 @@ def test_ends_of_two_spaces_that_fit_in_some_trials_are_searched(tmp_path):
     _check_ends(str(path), [], {begin: (0, 50), end: (20, 100)})
     with pytest.raises(ValueError, match="begin"):
         _check_ends(str(path), [], {begin: (0, 150), end: (20, 100)})
+
+
+def test_an_option_may_come_near_to_its_end(tmp_path):
+    from hypersphere.commands.sweep import _check_spaces, parse_space
+
+    path = tmp_path / "s.yaml"
+    path.write_text("data: {name: digits}\nmodel: {name: mlp}\n")
+    below_one = {"optimizer.momentum": parse_space("0.5:1.0")}
+    _check_spaces(str(path), [], below_one)
+    for text in ("0.5:1.5", "1.0:1.0", "0,1"):  # the last is a choice
+        with pytest.raises(ValueError, match=r"momentum must be a number in \[0, 1\); got 1"):
+            _check_spaces(str(path), [], {"optimizer.momentum": parse_space(text)})
+
+
+def test_a_trial_whose_values_do_not_go_together_is_told_and_counted(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("optuna")
+    monkeypatch.chdir(tmp_path)
+    Path("a.yaml").write_text(CONFIG)
+    words = ["sweep", "a.yaml", "--trials", "6", "--folds", "2"]
+    words += ["--search", "regularizers.mhe.begin=0,60", "--search", "regularizers.mhe.end=50,100"]
+    assert cli.main(words) == 0
+    said = capsys.readouterr().out
+    refused = [line for line in said.splitlines() if "mhe.end must be after begin" in line]
+    assert refused and all("begin 60" in line and "end 50" in line for line in refused)
+    assert "trial 6 of 6: " in said and "\nbest accuracy" in said
+    assert cli.main(words) == 0  # nothing left to do
+
+
+@pytest.mark.parametrize("name", ["folder", "name"])
+def test_a_sweep_refuses_a_folder_that_it_would_not_use(tmp_path, monkeypatch, capsys, name):
+    pytest.importorskip("optuna")
+    monkeypatch.chdir(tmp_path)
+    Path("a.yaml").write_text(CONFIG)
+    words = ["sweep", "a.yaml", "--search", "optimizer.lr=0.1:0.2", f"--run.{name}", "x"]
+    code, said = call(words, capsys)
+    assert code == 2 and f"--run.{name} would change nothing" in said
+    assert [path.name for path in tmp_path.iterdir()] == ["a.yaml"]
+
+
+def test_a_comparison_is_not_put_into_a_run(world, monkeypatch, capsys):
+    monkeypatch.chdir(world)
+    (world / "b.yaml").write_text("base: a.yaml\n")
+    before = sorted(world.rglob("*"))
+    code, said = call("compare a.yaml b.yaml --folder run --seeds 0", capsys)
+    assert code == 2 and "run is the folder of a run: name another one" in said
+    assert sorted(world.rglob("*")) == before
+
+
+@pytest.fixture
+def finished(tmp_path, capsys):
+    """A run of its own, by the command."""
+    (tmp_path / "a.yaml").write_text(CONFIG)
+    assert (
+        call(["train", str(tmp_path / "a.yaml"), "--run.folder", str(tmp_path / "run")], capsys)[0]
+        == 0
+    )
+    return tmp_path / "run"
+
+
+def test_a_finished_run_without_checkpoints_is_not_begun_anew(finished, capsys):
+    shutil.rmtree(finished / "checkpoints")
+    kept = {p: p.read_bytes() for p in finished.rglob("*") if p.is_file()}
+    code, said = call(["train", "--resume", str(finished), "--train.steps", "4"], capsys)
+    assert code == 1 and "is a finished run whose checkpoints are gone" in said
+    assert {p: p.read_bytes() for p in finished.rglob("*") if p.is_file()} == kept
+
+
+def test_the_advice_for_damaged_checkpoints_can_be_followed(finished, capsys):
+    for path in finished.rglob("model.safetensors"):
+        path.write_bytes(b"")
+    code, said = call(["train", "--resume", str(finished)], capsys)
+    assert code == 1 and "start again in another folder, without --resume" in said
+
+
+def test_a_report_shows_the_settings_that_the_run_had(finished):
+    from hypersphere.commands._yaml import parse_yaml
+    from hypersphere.reports.run_data import read_run
+
+    file = finished / "config.yaml"
+    file.write_text(re.sub(r"batch_size: 16\b", "batch_size: 17", file.read_text()))
+    run = read_run(finished, lambda text: parse_yaml(text, file))
+    assert "batch_size: 17" in run.config_text and run.config["data"]["batch_size"] == 16
+    assert any("the settings shown are those of run.json" in line for line in run.missing)
+
+
+def test_who_trains_in_a_folder_is_told_to_a_second_command(finished, tmp_path, capsys):
+    from hypersphere.training.run.lock import FolderLock
+
+    words = ["train", str(tmp_path / "a.yaml"), "--run.folder", str(finished)]
+    assert "holds a run: continue it with --resume" in call(words, capsys)[1]
+    with FolderLock(finished):
+        code, said = call(words, capsys)
+    assert code == 75 and f"is in use: process {os.getpid()}" in said

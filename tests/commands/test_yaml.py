@@ -26,6 +26,8 @@ MERGES = "a: &a {x: 1}\n" + "".join(
             "train: {steps: 1,\n  steps: 2}\n",
             "line 2: the key 'steps' stands twice (also in line 1)",
         ),
+        ("train: {steps: 010}\n", "line 1: 010 is 8 in YAML 1.1: write that, or quote"),
+        ("seed: 1\ntrain: {steps: -1:30}\n", "line 2: -1:30 is -90 in YAML 1.1"),
         ("base: 5\n", "base is the path of another config; got 5"),
         ("base: ''\n", "base is the path of another config; got ''"),
         ("base: c.yaml\n", "a base that builds on itself"),

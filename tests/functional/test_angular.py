@@ -114,7 +114,6 @@ def test_slopes_of_16_bit_cosines_stop_at_their_rounding(kind, dtype):
     assert HF.angular_derivative(one.detach(), kind).item() == pytest.approx(bound, rel=0.2)
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
 @pytest.mark.parametrize("kind", ANGULAR_KINDS)
 def test_forward_mode_to_the_second_order(kind):
     c = torch.tensor([-0.9, -0.3, 0.2, 0.7], dtype=torch.float64)

@@ -358,7 +358,6 @@ def test_autocast_leaves_float64_alone():
         assert torch.equal(got, want)
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
 def test_traced_and_eager_agree_and_forward_mode_works():
     x, weight = torch.randn(2, 3, 5, 5), torch.randn(4, 3, 3, 3)
     for angular in ANGULAR_KINDS:
@@ -567,7 +566,6 @@ def test_workspace_stays_on_the_processor():
     assert HF.decoupled_conv2d(x, weight, angular="linear").isfinite().all()
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
 @pytest.mark.parametrize("angular", ANGULAR_KINDS)
 def test_forward_mode_and_hessian_of_every_activation(angular):
     x = torch.randn(1, 2, 3, 4, dtype=torch.float64)

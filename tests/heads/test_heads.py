@@ -252,7 +252,6 @@ def test_learned_numbers_stay_positive_and_out_of_weight_decay():
 
 
 # the compiler itself uses what it deprecates
-@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
 @pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")
 @pytest.mark.parametrize(
     ("name", "backend"),

@@ -458,7 +458,6 @@ def test_old_state_dicts_load():
 
 
 # the compiler itself uses what it deprecates
-@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
 @pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")
 @pytest.mark.slow
 @pytest.mark.parametrize("name", HEADS)

@@ -257,7 +257,6 @@ def test_traces_are_silent():
         torch.jit.trace(layers["same"], torch.randn(2, 5, 6, 6))
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
 @pytest.mark.parametrize("angular", ["linear", "cosine", "sigmoid", "square_cosine"])
 @pytest.mark.parametrize("magnitude", ["sphere", "tanh", "segmented", "log"])
 def test_forward_mode_of_layers_in_training(magnitude, angular):

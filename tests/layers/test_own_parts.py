@@ -216,7 +216,6 @@ def data():
     return x, torch.randn(4, 3, 3, 3, dtype=torch.float64)
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
 @pytest.mark.parametrize(
     ("angular", "magnitude", "g", "h"), CASES, ids=lambda v: v if isinstance(v, str) else ""
 )

@@ -116,6 +116,16 @@ def test_the_exported_folder_gives_the_features_of_the_run(trained, tmp_path, ca
     assert "is not empty" in capsys.readouterr().err
 
 
+def test_the_card_of_a_run_whose_pairs_were_all_compared(trained, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+    record = str(run / "verification.json")
+    assert main(["evaluate", "verification", str(run), "--all-pairs", "--json", record]) == 0
+    assert main(["export", str(run), str(tmp_path / "out")]) == 0
+    card = (tmp_path / "out/MODEL_CARD.md").read_text()
+    assert "- verification of every pair of the test part: EER " in card
+
+
 def test_a_gallery_goes_with_it(trained, tmp_path, capsys):
     opened = TrainedRun.open(trained)
     paths = pictures(tmp_path, 6)

@@ -159,6 +159,16 @@ def test_a_shared_weight_is_named_where_it_is_used_first():
     assert ": 'embed.weight' went bad in the update before;" in said
 
 
+def test_compiled_parts_are_passed_over():
+    parts = nn.Linear(3, 3), nn.Sequential(nn.Linear(3, 3), nn.ReLU()), nn.Linear(3, 3)
+    net = nn.Sequential(parts[0], torch.jit.script(parts[1]), parts[2])
+    with torch.no_grad():
+        parts[2].weight[0] = math.nan
+    said = explain(1, net, True, lambda: net(torch.rand(2, 3)), [])
+    assert "'2.weight' went bad" in said
+    assert not any(part._forward_hooks or part._forward_pre_hooks for part in (net, *parts))
+
+
 def test_layers_of_a_gcn():
     net = models.create("gcn", widths=(4, 3), in_channels=6, features=3)
     inputs = torch.rand(5, 6), torch.full((5, 5), 0.2)
@@ -204,13 +214,17 @@ def test_masks_and_values_not_yet_measured_are_no_bad_buffers():
     net.register_buffer("mask", torch.full((3, 3), -math.inf).triu(1))
     net.register_buffer("smallest", torch.tensor(math.inf))
     net.register_buffer("grows", torch.empty(0))
+    net.register_buffer("filled", torch.zeros(3, 3))
     start = finite_buffers(net)
+    net.filled.copy_(torch.full((3, 3), -math.inf).triu(1))  # in the first pass
     net.grows = torch.full((4, 4), -math.inf).triu(1)  # made for the first batch
     net.register_buffer("late", torch.tensor(-math.inf))
     assert bad_buffers(net, start) == []
     net.running_mean[1] = math.nan
     net.running_var[0] = math.inf
     assert bad_buffers(net, start) == ["running_mean", "running_var"]
+    net.filled[0, 0] = math.nan
+    assert bad_buffers(net, start) == ["running_mean", "running_var", "filled"]
     assert bad_buffers(nn.Linear(2, 2), finite_buffers(nn.Linear(2, 2))) == []
 
 
@@ -234,7 +248,7 @@ def test_buffers_of_every_layout_and_precision_are_looked_at():
     start = finite_buffers(net)
     assert list(start) == ["coo", "csr", "eighth", "low"] and bad_buffers(net, start) == []
     for name in ("coo", "csr"):
-        net.get_buffer(name).values().fill_(math.inf)
+        net.get_buffer(name).values().fill_(math.nan)
     net.eighth = torch.full((3, 3), math.nan).to(torch.float8_e4m3fn)
-    net.low[0, 0] = math.inf
+    net.low[0, 0] = math.nan
     assert bad_buffers(net, start) == list(start)

@@ -164,7 +164,7 @@ def test_the_file_of_a_lock_is_replaced_only_by_who_has_the_folder(busy_folder):
     child.acquire()
     holder = {"host": socket.gethostname(), "pid": gone_process(), "since": "2026-01-01 00:00:00"}
     child.path.write_text(json.dumps(holder))
-    text = f"a process that was left by process {holder['pid']} on .* keeps it"
+    text = f"a process left by process {holder['pid']} on .* keeps it"
     with pytest.raises(FolderInUse, match=text):
         FolderLock(busy_folder).acquire()
     child.release()
@@ -215,7 +215,7 @@ class Remove:
             path.unlink() if path.is_file() else shutil.rmtree(path)
 
 
-@pytest.mark.parametrize("what", ["metrics.jsonl", "", "checkpoints"])
+@pytest.mark.parametrize("what", ["metrics.jsonl", "", "checkpoints", "run.json", "config.yaml"])
 def test_what_is_removed_during_training_stops_the_run(tmp_path, what, monkeypatch):
     from hypersphere.training import job
 
@@ -228,8 +228,8 @@ def test_what_is_removed_during_training_stops_the_run(tmp_path, what, monkeypat
 
     monkeypatch.setattr(job, "prepare", prepare)
     train = TrainConfig(steps=6, log_every=1, test_every=6, checkpoint_every=4, quiet=True)
-    with pytest.raises(RunError, match=r"was removed or replaced|its folder is gone"):
-        run(small_config(train=train), tmp_path / "a")
+    with pytest.raises(RunError, match=r"was removed (or replaced )?during|its folder is gone"):
+        job.train(small_config(train=train), tmp_path / "a", config_text="seed: 0\n")
     if not what:
         assert not (tmp_path / "a").exists()
 

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from hypersphere.training import NotFinite
 from hypersphere.training import schedules as S
 
 
@@ -52,6 +53,16 @@ def test_groups_keep_their_ratio():
     optimizer = torch.optim.SGD(groups, lr=1.0)
     S.LearningRate(optimizer, S.steps([1])).set(1)
     assert [g["lr"] for g in optimizer.param_groups] == pytest.approx([0.01, 0.001])
+
+
+@pytest.mark.parametrize("lr", [0.1, 0.0])
+def test_a_rate_that_no_number_holds_is_refused(lr):
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=lr)
+    rate = S.LearningRate(optimizer, S.every(1, 1e10))
+    rate.set(2)
+    with pytest.raises(NotFinite, match=r"the learning rate of step 40 is (inf|nan); expected at"):
+        rate.set(40)
+    assert optimizer.param_groups[0]["lr"] == lr * 1e20
 
 
 def test_plateau_waits_divides_and_resumes():

@@ -348,10 +348,14 @@ def make_folder(folder: Path, flag: str) -> None:
         flag: the option that names it.
 
     Raises:
-        ConfigError: if it cannot be made.
+        ConfigError: if it cannot be made, or belongs to a run or a gallery.
     """
     try:
         check_output(folder)
+        for file in ("run.json", "gallery.json"):
+            if (folder / file).exists():
+                what = file.removesuffix(".json")
+                raise ValueError(f"{folder} is the folder of a {what}: name another one")
         folder.mkdir(parents=True, exist_ok=True)
     except ValueError as error:
         raise _config.ConfigError(f"{flag}: {error}") from None

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from fnmatch import fnmatch
 from pathlib import Path
 
+from hypersphere._reading import check_replaceable
+
 __all__ = ["check_output", "output_file", "output_folder"]
 
 # What training writes into the folder of a run and reads again; results of evaluations beside them
@@ -37,8 +39,8 @@ def check_output(text: str | Path, endings: tuple[str, ...] = ()) -> Path:
         The path.
 
     Raises:
-        ValueError: if it is empty, has another ending, is a folder where a file is written, or
-            belongs to the record of a run or a gallery.
+        ValueError: if it is empty, has another ending, is a folder or a device where a file is
+            written, or belongs to the record of a run or a gallery.
 
     >>> check_output("page.txt", (".html",))
     Traceback (most recent call last):
@@ -50,6 +52,8 @@ def check_output(text: str | Path, endings: tuple[str, ...] = ()) -> Path:
     if endings and path.is_dir():
         name = f"report{endings[0]}" if endings[0] == ".html" else f"result{endings[0]}"
         raise ValueError(f"{path} is a folder: give {path / name}")
+    if endings:
+        check_replaceable(path)
     record = _record_of(path)
     if record is not None:
         raise ValueError(

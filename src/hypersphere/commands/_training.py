@@ -104,12 +104,17 @@ def _config_of_run(folder: Path) -> str:
 def choose_folder(config: Any, spec: str | None, resume: bool | str | None) -> Path:
     """The folder of this run: given, the newest runs/NAME to resume, or a new one."""
     from hypersphere.training.run.folder import new_folder, newest_folder
+    from hypersphere.training.run.lock import FolderLock
 
     if isinstance(resume, str):
         return Path(resume)
     if config.run.folder is not None:
         folder = Path(config.run.folder)
         if resume is None and (folder / "run.json").exists() and is_first_process():
+            lock = FolderLock(folder)
+            if lock.is_held():
+                lock.acquire()  # says who is training in it
+                lock.release()
             raise ValueError(f"{folder} holds a run: continue it with --resume, or choose another")
         return folder
     name = config.run.name

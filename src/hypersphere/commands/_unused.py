@@ -70,6 +70,11 @@ def refuse_unused_options(config: Any, keys: Iterable[str]) -> None:
                 f"{key} is of rotations, and rotate is null: leave it out, or turn neurons with "
                 f"--rotate"
             )
+        if key == "init.std" and (config.init or {}).get("distribution", "own") != "normal":
+            raise ConfigError(
+                "init.std is of init.distribution normal: leave it out, or give "
+                "--init.distribution normal"
+            )
         if key == "run.name" and config.run.folder is not None:
             raise ConfigError(
                 f"run.folder {config.run.folder} is the whole path of the run, so that run.name "

@@ -21,6 +21,7 @@ MAX_DEPTH = 50
 MAX_VALUES = 100_000  # after every alias is replaced by what it stands for
 PLAIN = ("str", "int", "float", "bool", "null", "seq", "map", "merge", "value")
 NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
+AMBIGUOUS = re.compile(r"[-+]?(0[0-9_]+|[0-9][0-9_.]*(:[0-9.]+)+)")  # octal, and minutes: 010, 1:30
 WORDS = {"timestamp": "a date", "binary": "binary data", "set": "a set"}
 
 
@@ -166,6 +167,11 @@ def _check_node(path: Path, yaml: Any, node: Any, sizes: dict[int, int], above: 
             f"{place}: {shown}; a config holds text, numbers, true, false and null, in lists and "
             f"sections (quote what is meant as text)"
         )
+    if kind in ("int", "float") and AMBIGUOUS.fullmatch(node.value):
+        raise ConfigError(
+            f"{place}: {node.value} is {_yaml_number(yaml, node.value)} in YAML 1.1: write that, "
+            f"or quote what is meant as text"
+        )
     above.add(key)
     size = 1
     if isinstance(node, yaml.MappingNode):
@@ -178,6 +184,10 @@ def _check_node(path: Path, yaml: Any, node: Any, sizes: dict[int, int], above: 
         raise ConfigError(f"{place}: more than {MAX_VALUES} values once its aliases are expanded")
     sizes[key] = size
     return size
+
+
+def _yaml_number(yaml: Any, text: str) -> Any:
+    return yaml.safe_load(text)
 
 
 def _check_keys(path: Path, yaml: Any, node: Any) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import shlex
 import sys
 import time
@@ -136,12 +137,19 @@ def _no_space(text: str) -> ConfigError:
 def _run(spec: str, own: dict[str, Any], texts: dict[str, str], rest: list[str]) -> int:
     from hypersphere.commands import _study
     from hypersphere.commands._comparison import better
+    from hypersphere.commands._overrides import read_overrides
     from hypersphere.training.run.lock import FolderLock
 
     require("optuna", extra="sweep")
+    for key in ("run.folder", "run.name"):
+        if key in read_overrides(rest):
+            raise ConfigError(
+                f"--{key} would change nothing: a sweep is in runs/sweep-STUDY; name it with "
+                f"--study"
+            )
     space = {key: parse_space(text) for key, text in texts.items()}
     # Wrong names and values are refused here, before the first trial.
-    config = _check_ends(spec, rest, {key: found.ends for key, found in space.items()})
+    config = _check_spaces(spec, rest, space)
     path, variants = split_spec(spec)
     name = own.setdefault("study", "-".join([path.stem, *variants]))
     try:
@@ -178,7 +186,7 @@ def _search(
     from hypersphere.training.diagnose import NotFinite
     from hypersphere.training.interrupt import Interrupted
 
-    diverged = require("optuna", extra="sweep").TrialPruned
+    no_result = require("optuna", extra="sweep").TrialPruned
     folds, metric, trials = own["folds"], own["metric"], own["trials"]
     retried = _study.recover(study, folder / "runs")
     before = _study.finished(study)
@@ -202,13 +210,18 @@ def _search(
         shown = "  ".join(f"{k} {_short(v)}" for k, v in values.items())
         arguments = _with(rest, values)
         try:
+            _checked(spec, rest, values)
+        except ValueError as error:  # each value is in its range, and yet they do not go together
+            tell(f"refused ({error})", shown)
+            raise no_result(str(error)) from None
+        try:
             value = cross_validate(spec, arguments, folds, metric, folder / "runs")
         except Interrupted:
             trial.set_user_attr("interrupted", True)
             raise
         except NotFinite as error:
             tell("diverged", shown)
-            raise diverged(str(error)) from None
+            raise no_result(str(error)) from None
         _study.seal(trial, value)
         tell(f"{metric} {value:.4f}", shown)
         return value
@@ -230,7 +243,9 @@ def _tell(
     from hypersphere.training.run.checkpoint import write_atomically
 
     if not any(t.state.name == "COMPLETE" for t in study.trials):
-        raise ValueError(f"every one of {len(study.trials)} trials diverged: search elsewhere")
+        raise ValueError(
+            f"every one of {len(study.trials)} trials diverged or was refused: search elsewhere"
+        )
     best = {"value": study.best_value, "parameters": study.best_params, "metric": metric}
     write_atomically(folder / "best.json", json.dumps(best, indent=2) + "\n")
     best_options = [word for k, v in study.best_params.items() for word in (f"--{k}", str(v))]
@@ -295,9 +310,27 @@ def _with(rest: Sequence[str], values: dict[str, Any]) -> list[str]:
     return [*rest, *(f"--{key}={value}" for key, value in values.items())]
 
 
+def _check_spaces(spec: str, rest: Sequence[str], space: dict[str, Space]) -> Any:
+    """The config of a first trial; the ends of each space make configs, or if an option may only
+    come near to its end (a momentum below 1), the numbers next to them.
+    """
+    try:
+        return _check_ends(spec, rest, {key: found.ends for key, found in space.items()})
+    except ValueError:
+        with contextlib.suppress(ValueError):
+            return _check_ends(spec, rest, {k: _just_inside(s.ends) for k, s in space.items()})
+        raise
+
+
+def _just_inside(ends: tuple[Any, ...]) -> tuple[Any, ...]:
+    if not isinstance(ends[0], float):
+        return ends
+    return math.nextafter(ends[0], ends[1]), math.nextafter(ends[1], ends[0])
+
+
 def _check_ends(spec: str, rest: Sequence[str], ends: dict[str, tuple[Any, ...]]) -> Any:
-    """The config of a first trial; each end of a space makes a config, beside the first or the last
-    ends of the others (a begin that is late for one end of another space may suit its last).
+    """Each end of a space makes a config, beside the first or the last ends of the others (a begin
+    that is late for one end of another space may suit its last).
     """
     first, last = ({key: found[i] for key, found in ends.items()} for i in (0, -1))
     config = _checked(spec, rest, first)

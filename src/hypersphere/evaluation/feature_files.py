@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .._optional import require
-from .._reading import read_tensors
+from .._reading import check_replaceable, read_tensors
 from ..data.npz import read_npz
 
 
@@ -27,6 +27,7 @@ def save_tensors(path: str | Path, tensors: dict[str, Tensor], **metadata: str) 
     """
     save_file = require("safetensors.torch", extra="train").save_file
     path = Path(path)
+    check_replaceable(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:

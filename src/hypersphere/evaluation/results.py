@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._reading import sealed_text
+from .._reading import check_replaceable, sealed_text
 
 
 def plain(value: Any) -> Any:
@@ -150,6 +150,7 @@ class Result:
             The path.
         """
         path = Path(path)
+        check_replaceable(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name}.{os.getpid()}")
         try:

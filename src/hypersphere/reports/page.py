@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from .._optional import require
+from .._reading import check_replaceable
 from .._version import __version__
 from .feature_geometry import geometry_tables
 from .headline import headline, result_tables
@@ -116,6 +117,7 @@ def write_news(page: Path, content: Page, done: bool) -> None:
 
 
 def _replace(target: Path, text: str) -> None:
+    check_replaceable(target)
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(target.name + ".partial")
     partial.write_text(text, "utf-8")

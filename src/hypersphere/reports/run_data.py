@@ -131,10 +131,13 @@ def read_run(path: str | Path, parse_config: Callable[[str], Any] | None = None)
     for name, entry in recorded.items() if isinstance(recorded, dict) else ():
         if name in FILES and (change := changed_file(folder / name, entry)):
             run.missing.append(change)
-    if change := changed_config(folder / "config.yaml", run.record):
-        run.missing.append(change)
+    settings = run.record.get("config")
+    changed = changed_config(folder / "config.yaml", run.record)
+    if changed:
+        kept = "; the settings shown are those of run.json" if isinstance(settings, dict) else ""
+        run.missing.append(changed + kept)
     run.config_text = _text(folder / "config.yaml", run.missing)
-    if run.config_text and parse_config is not None:
+    if run.config_text and parse_config is not None and not (changed and settings):
         try:
             parsed = parse_config(run.config_text)
             run.config = parsed if isinstance(parsed, dict) else {}
@@ -142,7 +145,6 @@ def read_run(path: str | Path, parse_config: Callable[[str], Any] | None = None)
             run.missing.append(f"config.yaml could not be parsed: {error}")
         if not run.config and not run.config_text.strip():
             run.missing.append("config.yaml is empty")
-    settings = run.record.get("config")
     if not run.config and isinstance(settings, dict):
         run.config = settings  # the same settings, as run.json keeps them
     elif isinstance(settings, dict) and (key := _first_difference(run.config, settings)):

@@ -38,11 +38,14 @@ def is_finite(value: Any) -> bool:
 
 
 def _all_finite(value: Tensor) -> Tensor:
+    return torch.isfinite(_numbers(value)).all()
+
+
+def _numbers(value: Tensor) -> Tensor:
+    """The numbers in a tensor of any layout, in a precision that can tell which are finite."""
     if value.layout != torch.strided:  # a sparse matrix, such as the adjacency of a graph
         value = value._values() if value.layout == torch.sparse_coo else value.values()
-    if value.element_size() == 1:  # 8-bit floats know no isfinite
-        value = value.float()
-    return torch.isfinite(value).all()
+    return value.float() if value.element_size() == 1 else value  # 8-bit floats know no isfinite
 
 
 @torch.no_grad()
@@ -90,17 +93,18 @@ def finite_buffers(model: nn.Module) -> dict[str, torch.Size]:
 
 @torch.no_grad()
 def bad_buffers(model: nn.Module, start: dict[str, torch.Size]) -> list[str]:
-    """Names of the buffers that hold NaN or infinity and did not at the start of the run.
+    """Names of the buffers that went bad since the start of the run: NaN in any that was finite
+    and keeps its shape, infinity in running statistics.
 
-    Some hold infinity rightly: a causal mask -inf, the smallest value measured so far inf. They do
-    from the start, or from the first batch, to whose size a mask is made: then it is new or its
-    shape is. Running statistics are finite at the start and keep their shape.
+    Other buffers hold infinity rightly: a mask -inf, the smallest value measured so far inf.
     """
     named, finite = _floating_buffers(model)
     return [
         name
         for (name, value), good in zip(named.items(), finite, strict=True)
-        if not good and start.get(name) == value.shape
+        if not good
+        and start.get(name) == value.shape
+        and (name.rpartition(".")[2].startswith("running_") or _numbers(value).isnan().any())
     ]
 
 
@@ -150,11 +154,13 @@ def events_in_order(model: nn.Module, run: Callable[[], Any]) -> list[Event]:
 
         return begins, ends
 
-    for name, module in model.named_modules():
-        begins, ends = watch(name, type(module).__name__)
-        handles.append(module.register_forward_pre_hook(begins))
-        handles.append(module.register_forward_hook(ends))
     try:
+        for name, module in model.named_modules():
+            if isinstance(module, torch.jit.ScriptModule):  # takes no hooks
+                continue
+            begins, ends = watch(name, type(module).__name__)
+            handles.append(module.register_forward_pre_hook(begins))
+            handles.append(module.register_forward_hook(ends))
         with torch.no_grad():
             run()
     finally:

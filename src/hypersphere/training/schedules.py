@@ -13,6 +13,9 @@ from typing import Any
 
 from torch.optim import Optimizer
 
+from hypersphere.ranges import LARGEST_RATE
+from hypersphere.training.diagnose import NotFinite
+
 __all__ = ["LearningRate", "Plateau", "constant", "every", "half_cosine", "linear_ramp", "steps"]
 
 Factor = Callable[[int], float]
@@ -108,7 +111,16 @@ class LearningRate:
 
     def set(self, t: int) -> float:
         """Apply the schedule for update t; returns the first group's rate."""
-        scale = self.factor(t) * self.warmup(t)
+        try:
+            scale = self.factor(t) * self.warmup(t)
+        except OverflowError:  # a power beyond float64
+            scale = math.inf
+        largest = max(self.base, default=0.0) * scale
+        if not largest <= LARGEST_RATE:
+            raise NotFinite(
+                f"the learning rate of step {t} is {largest:.3g}; expected at most "
+                f"{LARGEST_RATE:g}: look at optimizer.lr and schedule.factor"
+            )
         for group, base in zip(self.optimizer.param_groups, self.base, strict=True):
             group["lr"] = base * scale
         return self.base[0] * scale

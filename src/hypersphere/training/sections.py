@@ -6,7 +6,7 @@ import functools
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias, get_type_hints
 
-from hypersphere.ranges import Inside, NonEmpty, Processes, Range, Workers, check
+from hypersphere.ranges import Inside, NonEmpty, Processes, Range, Rate, Workers, check
 
 __all__ = ["DataConfig", "DissertationConfig", "FabricConfig", "FewShotConfig", "GanConfig"]
 __all__ += ["OptimizerConfig", "RunConfig", "ScheduleConfig", "Section", "Text", "TrainConfig"]
@@ -16,6 +16,7 @@ Batch: TypeAlias = Annotated[int, Range(ge=1, le=10_000_000)]
 Count: TypeAlias = Annotated[int, Range(ge=1)]
 NotNegative: TypeAlias = Annotated[float, Range(ge=0)]
 Positive: TypeAlias = Annotated[float, Range(gt=0)]
+Decay: TypeAlias = Annotated[float, Range(ge=0, le=1e6)]
 Share: TypeAlias = Annotated[float, Range(gt=0, le=1)]
 Text: TypeAlias = Annotated[str, NonEmpty()]
 
@@ -121,15 +122,15 @@ class OptimizerConfig(Section):
     section = "optimizer"
 
     name: Literal["sgd", "adam", "adamw", "ogd"] = "sgd"
-    lr: NotNegative = 0.1
+    lr: Rate = 0.1
     momentum: Annotated[float, Range(ge=0, lt=1)] = 0.9
     dampening: Annotated[float, Range(ge=0, le=1)] = 0.0
     nesterov: bool = False
     betas: Annotated[tuple[float, float], Range(ge=0, lt=1)] = (0.9, 0.999)
     eps: NotNegative = 1e-8
-    weight_decay: NotNegative = 0.0
-    rotation_lr: NotNegative | None = None
-    head_weight_decay: NotNegative | None = None
+    weight_decay: Decay = 0.0
+    rotation_lr: Rate | None = None
+    head_weight_decay: Decay | None = None
     decay_rotations: bool | Literal["all"] = False
     iterations: Count = 2
     others: Literal["sgd", "adam", "adamw"] = "sgd"
@@ -237,7 +238,7 @@ class FewShotConfig(Section):
     queries: Count = 16
     episodes: Count = 600
     epochs: Count = 100
-    lr: NotNegative = 1e-2
+    lr: Rate = 1e-2
     batch_size: Batch = 4
     scale: Positive = 2.0
 
@@ -290,6 +291,14 @@ class FabricConfig(Section):
     strategy: Literal["auto", "ddp", "fsdp"] = "auto"
     precision: Literal["32-true", "bf16-mixed", "16-mixed", "32", "bf16", "16"] = "32-true"
     silence: Positive = 120.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.devices in (0, "0"):
+            raise ValueError(
+                f"fabric.devices must be auto, a number of processes >= 1, or -1 for all GPUs; got "
+                f"{self.devices!r}"
+            )
 
 
 @dataclass

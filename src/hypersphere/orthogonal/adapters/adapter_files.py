@@ -18,7 +18,7 @@ from typing import Any
 from torch import Tensor
 
 from ..._optional import require
-from ..._reading import Unreadable, read_sealed, read_tensors, sealed_text
+from ..._reading import Unreadable, check_replaceable, read_sealed, read_tensors, sealed_text
 from ..._version import __version__
 from .adapter import Adapter, AdapterLayer
 
@@ -44,6 +44,7 @@ def replace_file(path: Path, content: bytes) -> None:
         path: the file; its folder must be there.
         content: what it will hold.
     """
+    check_replaceable(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with open(temporary, "wb") as file:

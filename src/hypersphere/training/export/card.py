@@ -120,12 +120,13 @@ def _evaluation(run: Any) -> list[str]:
         lines.append(f"- classification error on the test part: {100 * measured['error']:.2f} %")
     found = _read(run.folder / "verification.json")
     if found and found.get("step", run.step) == run.step:
-        low, high = (100 * bound for bound in found["interval"])
-        lines.append(
-            f"- verification of people never trained ({found['protocol']}): "
-            f"{100 * found['accuracy']:.2f} % (95 %: {low:.2f} to {high:.2f}), EER "
-            f"{100 * found['eer']:.2f} %"
-        )
+        whole = ""  # of all pairs only the curve is known
+        if "interval" in found:
+            low, high = (100 * bound for bound in found["interval"])
+            whole = f"{100 * found['accuracy']:.2f} % (95 %: {low:.2f} to {high:.2f}), "
+        protocol = found.get("protocol")
+        whose = f"people never trained ({protocol})" if protocol else "every pair of the test part"
+        lines.append(f"- verification of {whose}: {whole}EER {100 * found['eer']:.2f} %")
         for point in found["tar_at_far"]:
             if point.get("tar") is not None:
                 lines.append(f"  - TAR {100 * point['tar']:.2f} % at FAR {point['far']:g}")

@@ -26,6 +26,7 @@ from torch import Tensor
 from hypersphere._optional import require
 from hypersphere._reading import (
     Unreadable,
+    check_replaceable,
     checksum_file,
     file_checksum,
     read_tensors,
@@ -81,6 +82,7 @@ def explain_os_error(error: Exception, path: Path) -> RunError:
 
 def write_atomically(path: Path, text: str) -> None:
     """Replace a small text file so that a reader sees the old or the new one, never half of it."""
+    check_replaceable(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with open(temporary, "w", encoding="utf-8") as file:
@@ -110,6 +112,7 @@ def save_weights(path: Path, tensors: dict[str, Tensor], checksum: bool = True) 
         shared = where in seen or value.untyped_storage().nbytes() != value.nbytes
         seen.add(where)
         plain[name] = value.clone() if shared else value
+    check_replaceable(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         safetensors.save_file(plain, str(temporary))
@@ -281,7 +284,10 @@ def newest_checkpoint(
         except RunError as error:
             say(f"{error}; going back to the checkpoint before it")
     if paths:
-        raise RunError(f"every checkpoint in {folder} is damaged: start again without --resume")
+        raise RunError(
+            f"every checkpoint in {folder} is damaged: start again in another folder, without "
+            f"--resume"
+        )
     return None
 
 

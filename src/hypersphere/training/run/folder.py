@@ -28,6 +28,7 @@ from hypersphere.training.run.records import file_entry, partial_checksum
 
 __all__ = ["RunFolder", "describe_run", "new_folder"]
 
+RECORD = ("run.json", "config.yaml")  # without them a run is not resumed
 PACKAGES = ("torch", "numpy", "lightning-fabric", "jsonargparse", "safetensors", "scikit-learn")
 
 
@@ -44,6 +45,7 @@ class RunFolder:
         self.path = Path(path)
         self.write = write
         self._metrics: Any = None
+        self._kept: list[str] = []
         if write:
             try:
                 self.checkpoints.mkdir(parents=True, exist_ok=True)
@@ -145,6 +147,7 @@ class RunFolder:
         try:
             if self._metrics is None:
                 self._metrics = open(self.metrics, "a", encoding="utf-8")  # noqa: SIM115
+                self._kept = [name for name in RECORD if (self.path / name).exists()]
             self.check()
             self._metrics.write(json.dumps(values) + "\n")
             self._metrics.flush()
@@ -152,7 +155,8 @@ class RunFolder:
             raise explain_os_error(error, self.metrics) from error
 
     def check(self) -> None:
-        """`RunError` if the open metrics.jsonl is no longer the one in the folder.
+        """`RunError` if the open metrics.jsonl is no longer the one in the folder, or if what the
+        run cannot be resumed without is gone.
 
         An open file can be written after it was removed: the lines would be lost without a word.
         """
@@ -162,11 +166,12 @@ class RunFolder:
             same = os.path.samestat(os.fstat(self._metrics.fileno()), self.metrics.stat())
         except FileNotFoundError:
             same = False
-        if not same:
-            raise RunError(
-                f"{self.metrics} was removed or replaced during training: the run stops, since its "
-                f"record would be lost"
-            )
+        gone = None if same else f"{self.metrics} was removed or replaced"
+        for name in self._kept:
+            if not (self.path / name).exists():
+                gone = f"{self.path / name} was removed"
+        if gone:
+            raise RunError(f"{gone} during training: the run stops, since its record would be lost")
 
     def position(self) -> list[Any]:
         """Length and checksum of metrics.jsonl; saved with a checkpoint, for `rewind`.

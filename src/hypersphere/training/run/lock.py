@@ -153,7 +153,7 @@ class FolderLock:
             name = f"process {who.get('pid')} on {who.get('host')} (since {who.get('since')})"
             said = f"{name} is training in it"
             if gone:
-                said = f"a process that was left by {name} keeps it"
+                said = f"a process left by {name} keeps it (`fuser {self.path}` says which)"
         raise FolderInUse(f"{self.what} is in use: {said}; wait for it, stop it, or {self.advice}")
 
 

@@ -75,6 +75,11 @@ def record_changes(
 ) -> None:
     """Say the changes and keep them: config.yaml, run.json's config, and a note in run.json."""
     saved = list_checkpoints(record.checkpoints)
+    if not saved and (record.path / "summary.json").exists():
+        raise RunError(
+            f"{record.path} is a finished run whose checkpoints are gone: there is nothing to go "
+            f"on from. Put {record.checkpoints} back, or train in another folder without --resume"
+        )
     if saved and int(saved[-1].name[5:]) > steps:
         raise RunError(
             f"{record.path} is at step {int(saved[-1].name[5:])}, beyond the {steps} asked for"

@@ -27,8 +27,9 @@ def refuse_trained_classes(split: Any) -> None:
             raise ValueError(
                 f"task few_shot tests on classes that are not trained; the {place} part of "
                 f"{split.name or 'the data'} has {len(both)} trained classes ({both[0]}, ...): "
-                f"keep classes for it with data.holdout (a share, such as 0.5), or take a data set "
-                f"that is split by class"
+                f"keep classes for it with data.holdout (a share, such as 0.5), take a data set "
+                f"that is split by class, or, where other classes have the same names (two parts "
+                f"that count from 0), give them names of their own"
             )
 
 
