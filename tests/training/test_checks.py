@@ -58,7 +58,7 @@ WRONG = {
     "--fabric.precision 64-true": "unknown fabric.precision '64-true'",
     "--fabric.precision transformer-engine": "unknown fabric.precision",
     "--fabric.strategy foo": "unknown fabric.strategy 'foo'",
-    "--fabric.devices 0": "fabric: ",
+    "--fabric.devices 0": "fabric.devices must be auto, a number of processes >= 1",
     "--optimizer.betas [0.9,0.99]": "optimizer.betas goes with optimizer.name adam or adamw",
     "--optimizer.name adam --optimizer.momentum 0.5": "goes with optimizer.name sgd or ogd",
     "--schedule.patience 3": "schedule.name is 'cosine'",
