@@ -394,3 +394,11 @@ def test_who_trains_in_a_folder_is_told_to_a_second_command(finished, tmp_path, 
     with FolderLock(finished):
         code, said = call(words, capsys)
     assert code == 75 and f"is in use: process {os.getpid()}" in said
+
+
+def test_only_what_changes_is_told_when_a_run_goes_on(finished, capsys):
+    assert cli.main(["train", "--resume", str(finished), "--train.steps", "2"]) == 0
+    said = capsys.readouterr().out
+    assert "resumed with train.steps 1 -> 2\n" in said and "run.folder" not in said
+    assert cli.main(["train", "--resume", str(finished)]) == 0
+    assert "resumed with" not in capsys.readouterr().out
