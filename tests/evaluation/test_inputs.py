@@ -25,10 +25,13 @@ from hypersphere.evaluation import (
     angular_visual_hardness,
     classification,
     error_by_gallery_size,
+    error_by_group,
     extract,
     fewshot,
+    fit_threshold,
     fit_thresholds,
     identification,
+    imbalance,
     open_set_identification,
     quality_by_norm,
     retrieval,
@@ -36,6 +39,7 @@ from hypersphere.evaluation import (
 )
 from hypersphere.evaluation.fingerprints import fingerprint
 from hypersphere.evaluation.geometry.geometry import effective_rank
+from hypersphere.evaluation.recognition.detection import YuNet
 from hypersphere.evaluation.recognition.search import search
 from hypersphere.heads import PrototypeHead
 
@@ -330,16 +334,45 @@ def test_an_open_set_threshold_rejects_the_score_it_was_set_by():
     assert int((scores >= point.threshold).sum()) == 1
 
 
-def test_a_gallery_refuses_thresholds_that_decide_nothing():
-    for bad in (math.nan, math.inf, "high"):
-        with pytest.raises((ValueError, TypeError), match="threshold"):
-            Gallery(threshold=bad)
+@pytest.mark.parametrize("bad", [math.nan, math.inf, "0.5", True, [0.5], torch.tensor(True)])
+def test_thresholds_that_decide_nothing_are_refused(bad):
     gallery = Gallery()
     gallery.enroll("ada", torch.ones(3))
-    with pytest.raises(ValueError, match="threshold"):
-        gallery.verify("ada", torch.ones(3), threshold=math.nan)
-    with pytest.raises(ValueError, match="threshold"):
-        gallery.identify(torch.ones(3), threshold=math.nan)
+    scores, same = torch.tensor([0.9, 0.2]), torch.tensor([True, False])
+    for use in (
+        lambda: Gallery(threshold=bad),
+        lambda: setattr(gallery, "threshold", bad),
+        lambda: gallery.verify("ada", torch.ones(3), threshold=bad),
+        lambda: gallery.identify(torch.ones(3), threshold=bad),
+        lambda: error_by_group(scores, same, ["a", "b"], bad),
+        lambda: YuNet(threshold=bad),
+    ):
+        with pytest.raises(ValueError, match="threshold: expected a finite number"):
+            use()
+    with pytest.raises(ValueError, match="threshold: expected a share in"):
+        imbalance(torch.eye(2), torch.arange(2), train_counts=[1, 9], threshold=bad)
+
+
+@pytest.mark.parametrize("value", [1, np.float32(0.5), torch.tensor(0.5)])
+def test_thresholds_may_be_numbers_of_any_library(value):
+    assert Gallery(threshold=value).threshold == value
+    same = torch.tensor([True, False])
+    found = error_by_group(torch.tensor([0.9, 0.2]), same, ["a", "b"], value)
+    assert found.threshold == float(value)
+
+
+@pytest.mark.parametrize("bad", [math.nan, 0.0, -0.1, 1.5, True, "0.1", None])
+def test_what_is_no_rate_is_refused(bad):
+    probes, gallery = people()
+    scores = torch.linspace(-1, 1, 100)
+    for use in (
+        lambda: fit_threshold(scores, bad),
+        lambda: fit_thresholds(torch.randn(9, 4), torch.arange(9), fars=(0.1, bad)),
+        lambda: error_by_gallery_size(probes, gallery, IDS, IDS[:3], far=bad),
+        lambda: open_set_identification(probes, gallery, IDS, IDS[:3], fars=(bad,)),
+    ):
+        with pytest.raises(ValueError, match="rate lies"):
+            use()
 
 
 def test_arguments_that_raised_an_error_of_torch():

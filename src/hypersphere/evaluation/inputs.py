@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Real
 from pathlib import Path
 from types import NoneType
 from typing import Any
@@ -96,6 +97,18 @@ def first_of(item: Any) -> Any:
             "give the tensors alone, such as [item['image'] for item in dataset]"
         )
     return item[0] if isinstance(item, (list, tuple)) else item
+
+
+def is_number(value: Any) -> bool:
+    """Whether something is a real number, which a yes or no is not.
+
+    Args:
+        value: anything.
+
+    >>> is_number(0.5), is_number(True), is_number("0.5")
+    (True, False, False)
+    """
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def check_features(name: str, features: Any, dim: int | None = None) -> Tensor:
