@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -35,6 +36,7 @@ from hypersphere.evaluation import (
     open_set_identification,
     quality_by_norm,
     retrieval,
+    templates,
     verification,
 )
 from hypersphere.evaluation.fingerprints import fingerprint
@@ -143,6 +145,52 @@ def test_extract_takes_arrays_lists_datasets_and_loaders():
         extract(Flat(), DataLoader(dataset, shuffle=True))
     with pytest.raises(TypeError, match="expected a tensor"):
         extract(Flat(), object())
+
+
+class Pictures:
+    """A data set of what is no number."""
+
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, i):
+        return object(), i
+
+
+@pytest.mark.parametrize(
+    ("samples", "said"),
+    [
+        ({"a": torch.eye(2)}, "expected samples in order; got a dictionary with 'a': give one"),
+        ([[1.0, 2.0], [1.0]], "samples of one shape; got a list of 2, a list of 1"),
+        ([torch.ones(2), torch.ones(3)], r"one shape; got shape \(2,\), shape \(3,\)"),
+        ([None, None], "expected numbers, or samples of one shape; got NoneType"),
+        ([torch.ones(2), "a"], r"got shape \(2,\), str"),
+        (np.array([[0.5, None]]), "got an array of object"),
+        (Pictures(), "expected numbers, or samples of one shape; got object"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_samples_that_are_no_tensor_are_told(samples, said):
+    labels = torch.arange(2)
+    for name, use in {
+        "images": lambda: extract(Flat(), samples),
+        "features": lambda: retrieval(samples, labels),
+        "features_a": lambda: verification(samples, torch.eye(2), labels, "plain"),
+    }.items():
+        with pytest.raises((TypeError, ValueError), match=f"^{name}: .*{said}"):
+            use()
+
+
+@pytest.mark.parametrize("path", ["foo.png", Path("foo.png")])
+def test_a_single_path_is_no_list_of_them(path):
+    with pytest.raises(TypeError, match=r"a list of files; got one path: give \['foo.png'\]"):
+        extract(Flat(), path)
+
+
+@pytest.mark.parametrize(("shift", "said"), [(-1, "got video -1"), (10**12, "video 0 has no")])
+def test_videos_are_numbered_from_0_on(shift, said):
+    with pytest.raises(ValueError, match=f"index: {said}.*; number the videos 0, 1, 2"):
+        templates(torch.randn(6, 3), torch.arange(6) % 3 + shift)
 
 
 def other_orders(dataset):
