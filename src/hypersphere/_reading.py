@@ -21,11 +21,13 @@ from ._optional import require
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Unreadable", "check_regular", "check_replaceable", "checksum_file", "file_checksum"]
-__all__ += ["read_json", "read_lines", "read_sealed", "read_tensors", "read_text", "sealed_text"]
+__all__ = ["STATE", "Unreadable", "check_regular", "check_replaceable", "checksum_file"]
+__all__ += ["file_checksum", "read_json", "read_lines", "read_sealed", "read_state", "read_tensors"]
+__all__ += ["read_text", "sealed_text"]
 
 CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 MOST_TEXT = 1 << 30  # bytes of a record or a list
+STATE = "state.json"  # of a checkpoint of a run
 
 
 class Unreadable(ValueError):
@@ -179,6 +181,27 @@ def file_checksum(path: Path | str) -> str:
         while block := file.read(1 << 22):
             value = zlib.crc32(block, value)
     return f"{value:08x}"
+
+
+def read_state(folder: Path | str) -> dict[str, Any]:
+    """The state.json of a checkpoint of a run: its checksum in a line, and an object.
+
+    Args:
+        folder: the checkpoint.
+
+    Returns:
+        The object; its entry "checksums" has those of the files beside it, by name.
+
+    Raises:
+        FileNotFoundError: if it is not there.
+        Unreadable: if it is no such file, or was changed after it was written.
+    """
+    path = Path(folder) / STATE
+    head, _, body = read_text(path).partition("\n")
+    body = body.removesuffix("\n")
+    if head != f"{zlib.crc32(body.encode()):08x}":
+        raise Unreadable(f"{path} is damaged (its checksum differs)")
+    return json.loads(body)  # type: ignore[no-any-return]
 
 
 def checksum_file(path: Path | str) -> Path:

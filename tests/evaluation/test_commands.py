@@ -125,6 +125,120 @@ def test_gallery_of_features(capsys, tmp_path):
         assert code == 1 and message in err
 
 
+@pytest.fixture
+def saved(tmp_path):
+    """Writes FILE: 24 features of four classes, with labels and what else is given."""
+    rows = np.random.default_rng(0).normal(size=(24, 8)).astype(np.float32)
+    numbers = np.arange(24) % 4
+
+    def save(name="f.npz", **arrays):
+        np.savez(tmp_path / name, **{"features": rows, "labels": numbers, **arrays})
+        return tmp_path / name
+
+    save.rows, save.numbers = rows, numbers
+    save.texts = np.array(["ada", "bob", "eve", "zoe"])[numbers]
+    return save
+
+
+NUMBERED = (
+    ["retrieval"],
+    ["verification", "--all-pairs"],
+    ["identification"],
+    ["identification", "--open-set"],
+    ["geometry"],
+    ["threshold", "--far", 0.1],
+    ["fewshot", "--way", 2, "--shot", 1, "--queries", 2, "--episodes", 3],
+)
+
+
+@pytest.mark.parametrize("words", NUMBERED, ids=lambda words: " ".join(map(str, words)))
+def test_labels_of_text_count_as_numbers_do(capsys, saved, words):
+    kind, *rest = words
+    for texts in (saved.texts, saved.texts.astype(bytes)):
+        files = [saved(), saved("t.npz", labels=texts)]
+        found = [run(capsys, "evaluate", kind, "--features", file, *rest) for file in files]
+        assert found[0] == found[1] and found[0][0] == 0
+
+
+def test_ids_groups_and_videos_may_be_text(capsys, saved):
+    rows, texts = saved.rows, saved.texts
+    parts = {"probes": rows[4:8], "gallery": rows[:4], "gallery_ids": texts[:4]}
+    words = ["identification", "--ranks", 1, "--features"]
+    assert run(capsys, "evaluate", *words, saved(**parts, probe_ids=texts[4:8]))[0] == 0
+    mixed = saved(**parts, probe_ids=np.arange(4))
+    assert "all names or numbers, not both" in run(capsys, "evaluate", *words, mixed)[2]
+    pairs = {"same": np.arange(24) % 2, "index": np.arange(48).reshape(24, 2) % 24}
+    words = ["verification", "--protocol", "plain", "--folds", 2, "--features"]
+    code, out, _ = run(capsys, "evaluate", *words, saved(**pairs, group=np.repeat(["a", "b"], 12)))
+    assert code == 0 and "largest / smallest" in out
+    pairs["index"] %= 4
+    found = [
+        run(capsys, "evaluate", *words, saved(**pairs, video=video))
+        for video in (saved.numbers, texts)
+    ]
+    assert found[0] == found[1] and found[0][0] == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "arrays", "message"),
+    [
+        ("evaluate classification", "logits,labels:text", "labels: expected numbers; got text,"),
+        ("evaluate geometry", "weight,labels:text", "labels: expected numbers; got text, such as"),
+        ("evaluate retrieval", "features:complex", "expected real numbers of at most 64 bits; got"),
+        ("evaluate verification", "same,features:complex", "features: expected real numbers"),
+        ("evaluate verification", "same,index,fold:text", "fold: expected numbers; got text"),
+        ("evaluate retrieval", "labels:float", "labels: expected whole numbers; got torch.float64"),
+        ("gallery enroll g", "labels:float", "labels: expected whole numbers; got torch.float64"),
+        ("gallery enroll g", "names:float", "names: expected whole numbers; got torch.float64"),
+        ("gallery enroll g", "names:complex", "names: expected real numbers"),
+        ("gallery enroll g", "features:complex", "features: expected real numbers"),
+    ],
+)
+def test_arrays_of_another_kind_are_told(
+    capsys, saved, tmp_path, monkeypatch, words, arrays, message
+):
+    monkeypatch.chdir(tmp_path)
+    kinds = {
+        "text": saved.texts,
+        "float": np.linspace(0.5, 3, 24),
+        "complex": saved.rows.astype(complex),
+        "": saved.rows[:, 0] > 0,
+    }
+    given = {name: kinds[kind] for name, _, kind in (a.partition(":") for a in arrays.split(","))}
+    code, out, err = run(capsys, *words.split(), "--features", saved(**given))
+    assert code == 1 and out == "" and message in err and err.count("\n") == 1
+    assert not (tmp_path / "g").exists()
+
+
+def test_labels_of_text_are_the_names_of_a_gallery(capsys, saved, tmp_path):
+    for i, texts in enumerate((saved.texts, saved.texts.astype(bytes))):
+        gallery = tmp_path / f"g{i}"
+        words = ["gallery", "enroll", gallery, "--features", saved(labels=texts)]
+        assert run(capsys, *words)[0] == 0
+        assert run(capsys, "gallery", "list", gallery)[1] == "ada  6\nbob  6\neve  6\nzoe  6\n"
+
+
+@pytest.mark.parametrize("words", NUMBERED, ids=lambda words: " ".join(map(str, words)))
+def test_features_without_a_direction_are_told(capsys, saved, words):
+    kind, *rest = words
+    rows = saved.rows.copy()
+    rows[:3] = 0
+    code, out, err = run(capsys, "evaluate", kind, "--features", saved(features=rows), *rest)
+    told = "3 of 24 features are zero and have no direction: their cosines count as 0"
+    assert code == 0 and out and err == f"hypersphere evaluate {kind}: {told}\n"
+
+
+def test_inspect_tells_of_features_without_a_direction(capsys, saved, tmp_path):
+    weights, rows = tmp_path / "w.safetensors", saved.rows.copy()
+    save_tensors(weights, {"fc.weight": torch.randn(8, 8)})
+    plain = run(capsys, "inspect", weights, "--features", saved())
+    assert plain == run(capsys, "inspect", weights, "--features", saved(labels=saved.texts))
+    assert plain[0] == 0 and plain[2] == ""
+    rows[0] = 0
+    code, _, err = run(capsys, "inspect", weights, "--features", saved(features=rows))
+    assert code == 0 and "1 of 24 features is zero and has no direction: its cosines" in err
+
+
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """A real run of a few steps on the embedded digits."""

@@ -1,9 +1,11 @@
 """Galleries: enrolling, asking, forgetting, and files that survive crashes and refuse strangers."""
 
 import json
+import math
 import multiprocessing
 import time
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -72,6 +74,40 @@ def test_bad_samples_leave_the_gallery_as_it_was(sample, message):
     assert len(gallery) == 5 and "eve" not in gallery
     with pytest.raises(ValueError, match="name 0 is empty"):
         gallery.enroll(" ", torch.randn(8))
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        [math.nan, None],
+        torch.tensor([math.nan, 0.5]),
+        np.array([0.5, 1.0]),
+        ["ada", True],
+        ["ada", b"bob"],
+        [torch.tensor(0.5), torch.tensor([1, 2])],
+        torch.ones(2, 2, dtype=torch.long),
+    ],
+    ids=repr,
+)
+def test_a_name_is_a_text_or_a_whole_number(names):
+    gallery = Gallery()
+    with pytest.raises(TypeError, match="names: expected texts or whole numbers; got .* at place"):
+        gallery.enroll_many(names, torch.eye(2, 4))
+    assert len(gallery) == 0
+    with pytest.raises(TypeError, match="names: expected texts"):
+        gallery.enroll(None, torch.ones(4))
+    gallery.enroll("eve", torch.ones(4))
+    with pytest.raises(TypeError, match="labels: expected texts or whole numbers"):
+        gallery.calibrate(torch.eye(2, 4), names, 0.5)
+
+
+@pytest.mark.parametrize("kind", [list, tuple, np.array, torch.tensor, lambda n: [*map(int, n)]])
+def test_whole_numbers_are_names_of_their_digits(kind):
+    gallery = Gallery()
+    assert gallery.enroll_many(kind(torch.tensor([3, 12]).numpy()), torch.eye(2, 4)) == 2
+    assert gallery.enroll_many([torch.tensor(7)], torch.ones(1, 4)) == 1
+    gallery.enroll(8, -torch.ones(4))
+    assert gallery.people == ["3", "12", "7", "8"]
 
 
 def test_pictures_go_through_the_model_and_its_mirror():

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,17 +26,22 @@ from hypersphere.evaluation import (
     angular_visual_hardness,
     classification,
     error_by_gallery_size,
+    error_by_group,
     extract,
     fewshot,
+    fit_threshold,
     fit_thresholds,
     identification,
+    imbalance,
     open_set_identification,
     quality_by_norm,
     retrieval,
+    templates,
     verification,
 )
 from hypersphere.evaluation.fingerprints import fingerprint
 from hypersphere.evaluation.geometry.geometry import effective_rank
+from hypersphere.evaluation.recognition.detection import YuNet
 from hypersphere.evaluation.recognition.search import search
 from hypersphere.heads import PrototypeHead
 
@@ -139,6 +145,52 @@ def test_extract_takes_arrays_lists_datasets_and_loaders():
         extract(Flat(), DataLoader(dataset, shuffle=True))
     with pytest.raises(TypeError, match="expected a tensor"):
         extract(Flat(), object())
+
+
+class Pictures:
+    """A data set of what is no number."""
+
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, i):
+        return object(), i
+
+
+@pytest.mark.parametrize(
+    ("samples", "said"),
+    [
+        ({"a": torch.eye(2)}, "expected samples in order; got a dictionary with 'a': give one"),
+        ([[1.0, 2.0], [1.0]], "samples of one shape; got a list of 2, a list of 1"),
+        ([torch.ones(2), torch.ones(3)], r"one shape; got shape \(2,\), shape \(3,\)"),
+        ([None, None], "expected numbers, or samples of one shape; got NoneType"),
+        ([torch.ones(2), "a"], r"got shape \(2,\), str"),
+        (np.array([[0.5, None]]), "got an array of object"),
+        (Pictures(), "expected numbers, or samples of one shape; got object"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_samples_that_are_no_tensor_are_told(samples, said):
+    labels = torch.arange(2)
+    for name, use in {
+        "images": lambda: extract(Flat(), samples),
+        "features": lambda: retrieval(samples, labels),
+        "features_a": lambda: verification(samples, torch.eye(2), labels, "plain"),
+    }.items():
+        with pytest.raises((TypeError, ValueError), match=f"^{name}: .*{said}"):
+            use()
+
+
+@pytest.mark.parametrize("path", ["foo.png", Path("foo.png")])
+def test_a_single_path_is_no_list_of_them(path):
+    with pytest.raises(TypeError, match=r"a list of files; got one path: give \['foo.png'\]"):
+        extract(Flat(), path)
+
+
+@pytest.mark.parametrize(("shift", "said"), [(-1, "got video -1"), (10**12, "video 0 has no")])
+def test_videos_are_numbered_from_0_on(shift, said):
+    with pytest.raises(ValueError, match=f"index: {said}.*; number the videos 0, 1, 2"):
+        templates(torch.randn(6, 3), torch.arange(6) % 3 + shift)
 
 
 def other_orders(dataset):
@@ -330,16 +382,45 @@ def test_an_open_set_threshold_rejects_the_score_it_was_set_by():
     assert int((scores >= point.threshold).sum()) == 1
 
 
-def test_a_gallery_refuses_thresholds_that_decide_nothing():
-    for bad in (math.nan, math.inf, "high"):
-        with pytest.raises((ValueError, TypeError), match="threshold"):
-            Gallery(threshold=bad)
+@pytest.mark.parametrize("bad", [math.nan, math.inf, "0.5", True, [0.5], torch.tensor(True)])
+def test_thresholds_that_decide_nothing_are_refused(bad):
     gallery = Gallery()
     gallery.enroll("ada", torch.ones(3))
-    with pytest.raises(ValueError, match="threshold"):
-        gallery.verify("ada", torch.ones(3), threshold=math.nan)
-    with pytest.raises(ValueError, match="threshold"):
-        gallery.identify(torch.ones(3), threshold=math.nan)
+    scores, same = torch.tensor([0.9, 0.2]), torch.tensor([True, False])
+    for use in (
+        lambda: Gallery(threshold=bad),
+        lambda: setattr(gallery, "threshold", bad),
+        lambda: gallery.verify("ada", torch.ones(3), threshold=bad),
+        lambda: gallery.identify(torch.ones(3), threshold=bad),
+        lambda: error_by_group(scores, same, ["a", "b"], bad),
+        lambda: YuNet(threshold=bad),
+    ):
+        with pytest.raises(ValueError, match="threshold: expected a finite number"):
+            use()
+    with pytest.raises(ValueError, match="threshold: expected a share in"):
+        imbalance(torch.eye(2), torch.arange(2), train_counts=[1, 9], threshold=bad)
+
+
+@pytest.mark.parametrize("value", [1, np.float32(0.5), torch.tensor(0.5)])
+def test_thresholds_may_be_numbers_of_any_library(value):
+    assert Gallery(threshold=value).threshold == value
+    same = torch.tensor([True, False])
+    found = error_by_group(torch.tensor([0.9, 0.2]), same, ["a", "b"], value)
+    assert found.threshold == float(value)
+
+
+@pytest.mark.parametrize("bad", [math.nan, 0.0, -0.1, 1.5, True, "0.1", None])
+def test_what_is_no_rate_is_refused(bad):
+    probes, gallery = people()
+    scores = torch.linspace(-1, 1, 100)
+    for use in (
+        lambda: fit_threshold(scores, bad),
+        lambda: fit_thresholds(torch.randn(9, 4), torch.arange(9), fars=(0.1, bad)),
+        lambda: error_by_gallery_size(probes, gallery, IDS, IDS[:3], far=bad),
+        lambda: open_set_identification(probes, gallery, IDS, IDS[:3], fars=(bad,)),
+    ):
+        with pytest.raises(ValueError, match="rate lies"):
+            use()
 
 
 def test_arguments_that_raised_an_error_of_torch():

@@ -268,3 +268,26 @@ def test_a_checksum_beside_the_weights_is_compared(tmp_path):
     path.write_bytes(bytes(content))
     with pytest.raises(ValueError, match="its checksum differs from that in model.safetensors.crc"):
         read_checkpoint(path)
+
+
+@pytest.mark.parametrize("damaged", ["model.safetensors", "state.json"])
+def test_the_checksums_of_a_checkpoint_of_a_run_are_compared(tmp_path, capsys, damaged):
+    from hypersphere.training.run.checkpoint import save_checkpoint
+
+    step = save_checkpoint(tmp_path, 30, {"fc.weight": torch.randn(8, 4)}, {"seed": torch.ones(1)})
+    assert "fc.weight" in read_checkpoint(step) and "seed" not in read_checkpoint(step)
+    content = bytearray((step / damaged).read_bytes())
+    content[-3] ^= 128 if damaged == "model.safetensors" else 1
+    content[-1] ^= 128 if damaged == "model.safetensors" else 0  # a sign
+    (step / damaged).write_bytes(bytes(content))
+    for path in (step, step / "model.safetensors"):
+        assert main(["inspect", str(path)]) == 1
+        told = capsys.readouterr()
+        assert told.out == "" and "is damaged" in told.err and damaged in told.err
+
+
+@pytest.mark.parametrize("text", ['{"step": 3}', ' \n{"checksums": {}}'])
+def test_a_state_of_another_program_says_nothing_of_the_weights(tmp_path, text):
+    save_file({"a": torch.ones(4, 4)}, tmp_path / "model.safetensors")
+    (tmp_path / "state.json").write_text(text)
+    assert "a" in read_checkpoint(tmp_path)

@@ -1,5 +1,7 @@
 """Streaming scores against the direct formulas."""
 
+import math
+
 import pytest
 import torch
 
@@ -105,3 +107,11 @@ def test_hardness_at_the_ends():
 def test_errors_say_what_to_do(action, message):
     with pytest.raises(ValueError, match=message):
         action()
+
+
+def test_class_means_without_a_direction_have_no_fisher_score():
+    labels = torch.tensor([0, 0, 1, 1])
+    assert math.isnan(angular_fisher_score(torch.zeros(4, 3), labels))
+    one = torch.zeros(4, 3)
+    one[0, 0] = 1  # zero features have cosine 0 with everything
+    assert math.isfinite(angular_fisher_score(one, labels))

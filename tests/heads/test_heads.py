@@ -467,11 +467,15 @@ def test_numbers_of_numpy_are_numbers(name):
     assert "np." not in repr(head)
 
 
-@pytest.mark.parametrize("wrong", [0, -1, 2.0, "5", None, np.float32(5)])
+@pytest.mark.parametrize("wrong", [0, -1, 2.0, "5", None, np.float32(5), True])
 def test_other_sizes_are_refused(wrong):
     for kind in (heads.SoftmaxHead, heads.HingeHead):
         with pytest.raises(ValueError, match="a whole number num_classes >= 1"):
             kind(3, wrong)
+        with pytest.raises(ValueError, match="a whole number in_features >= 1"):
+            kind(wrong, 3)
+    with pytest.raises(ValueError, match="a whole number of subcenters >= 1"):
+        heads.ArcFaceHead(3, 4, subcenters=wrong)
 
 
 def test_every_head_is_in_the_register():

@@ -93,6 +93,15 @@ def test_a_plain_head_uses_the_same_folder(tmp_path):
         heads.load_shards(other, tmp_path / "elsewhere")
 
 
+def test_a_file_is_no_folder_to_save_in(tmp_path):
+    file = tmp_path / "head.pt"
+    file.write_text("mine")
+    for path in (file, file / "head"):
+        with pytest.raises(NotADirectoryError, match="expected a folder.*: name another"):
+            heads.save_shards(heads.SoftmaxHead(3, 4), path)
+    assert file.read_text() == "mine"
+
+
 def saved(folder, weight, classes=4):
     head = heads.SoftmaxHead(3, classes)
     with torch.no_grad():

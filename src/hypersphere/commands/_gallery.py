@@ -191,10 +191,12 @@ def read_samples(options: argparse.Namespace) -> Gathered:
 
 def read_features(path: str) -> Gathered:
     """Features of a file, with their names."""
-    from ..evaluation.feature_files import load_features, load_names, pick
+    from ..evaluation.feature_files import load_features, pick, pick_names
 
-    features = pick(load_features(path), "features", path)
-    return Gathered(features, load_names(path), [f"{path} row {i}" for i in range(len(features))])
+    arrays = load_features(path)
+    features = pick(arrays, "features", path)
+    rows = [f"{path} row {i}" for i in range(len(features))]
+    return Gathered(features, pick_names(arrays, path), rows)
 
 
 def pictures_in(images: str) -> tuple[list[str], list[str]]:

@@ -86,7 +86,7 @@ def verification(options: argparse.Namespace) -> list[Result]:
 
     from ..evaluation import all_pairs, read_pairs, save_tensors, templates
     from ..evaluation import verification as verify
-    from ..evaluation.feature_files import load_features, pick
+    from ..evaluation.feature_files import load_features, pick, pick_optional, pick_people
 
     settings = {"protocol": options.protocol, "pca": options.pca}
     if options.all_pairs:
@@ -94,17 +94,20 @@ def verification(options: argparse.Namespace) -> list[Result]:
         return [all_pairs(features, labels)]
     if options.features:
         arrays, where = load_features(options.features), options.features
-        same, folds = pick(arrays, "same", where), arrays.get("fold", options.folds)
-        if "features" in arrays:
-            table, index = arrays["features"], pick(arrays, "index", where, ["pairs"])
-            if "video" in arrays:  # one template per video, the mean of its frames
-                table = templates(table, arrays["video"])
+        same, folds = pick(arrays, "same", where), pick_optional(arrays, "fold", where)
+        folds = options.folds if folds is None else folds
+        if arrays.has("features"):
+            table = pick(arrays, "features", where)
+            index = pick(arrays, "index", where, ["pairs"])
+            if arrays.has("video"):  # one template per video, the mean of its frames
+                table = templates(table, pick_people(arrays, where, "video")[0])
             a, b = table, table
         else:
             a, b = (pick(arrays, name, where) for name in ("features_a", "features_b"))
             index = None
         result = verify(a, b, same, index=index, folds=folds, **settings)
-        return [result, *_by_group(a, b, index, same, arrays.get("group"), result)]
+        group = arrays.texts("group") or pick_optional(arrays, "group", where)
+        return [result, *_by_group(a, b, index, same, group, result)]
     run = open_run(options)
     flips = options.protocol != "plain"
     if options.pairs:
@@ -127,7 +130,7 @@ def verification(options: argparse.Namespace) -> list[Result]:
 
 
 def _by_group(
-    a: Tensor, b: Tensor, index: Tensor | None, same: Tensor, group: Tensor | None, result: Any
+    a: Tensor, b: Tensor, index: Tensor | None, same: Tensor, group: Any, result: Any
 ) -> list[Result]:
     """Errors of each group of pairs, at the strictest false-accept rate that could be measured."""
     from ..evaluation import error_by_group, fit_threshold
@@ -141,8 +144,7 @@ def _by_group(
     scores = PairScorer(a, b, index, rule.flips).scores()
     rates = [point.far for point in result.tar_at_far if not point.refused]
     impostors = scores[same == 0]
-    labels: Any = group
-    return [error_by_group(scores, same, labels, fit_threshold(impostors, min(rates, default=0.5)))]
+    return [error_by_group(scores, same, group, fit_threshold(impostors, min(rates, default=0.5)))]
 
 
 def threshold(options: argparse.Namespace) -> list[Result]:
@@ -165,19 +167,21 @@ def threshold(options: argparse.Namespace) -> list[Result]:
 def identification(options: argparse.Namespace) -> list[Result]:
     from ..evaluation import identification as identify
     from ..evaluation import load_features, open_set_identification
-    from ..evaluation.feature_files import pick
+    from ..evaluation.feature_files import Arrays, pick, pick_optional, pick_people
     from ..evaluation.recognition.identification import divide
+    from ._features import tell_zero_rows
 
-    arrays = load_features(options.features) if options.features else {}
-    distractors = arrays.get("distractors")
+    arrays = load_features(options.features) if options.features else Arrays({})
+    distractors = pick_optional(arrays, "distractors", options.features)
     run = open_run(options) if options.run else None
     if options.distractors:
         distractors = _distractors(options, run)
-    if "probes" in arrays:
-        names = ("probes", "gallery", "probe_ids", "gallery_ids")
-        probes, gallery, probe_ids, gallery_ids = (
-            pick(arrays, name, options.features) for name in names
-        )
+    tell_zero_rows(
+        "evaluate identification", arrays.get("probes"), arrays.get("gallery"), distractors
+    )
+    if arrays.has("probes"):
+        probes, gallery = (pick(arrays, name, options.features) for name in ("probes", "gallery"))
+        probe_ids, gallery_ids = pick_people(arrays, options.features, "probe_ids", "gallery_ids")
     else:
         features, labels, _ = features_and_labels(options)
         probes, gallery, probe_ids, gallery_ids = divide(
@@ -233,8 +237,9 @@ def classification(options: argparse.Namespace) -> list[Result]:
         arrays = load_features(options.features)
         logits, labels = (pick(arrays, name, options.features) for name in ("logits", "labels"))
         results: list[Result] = [classify(logits, labels, options.top)]
-        if "features" in arrays:
-            results.append(class_mean_cosines(arrays["features"], labels))
+        if arrays.has("features"):
+            features = pick(arrays, "features", options.features)
+            results.append(class_mean_cosines(features, labels))
         return results
     run = open_run(options)
     samples = read_samples(run, options)
@@ -331,12 +336,13 @@ def retrieval(options: argparse.Namespace) -> list[Result]:
 
 def imbalance(options: argparse.Namespace) -> list[Result]:
     from ..evaluation import imbalance as measure
-    from ..evaluation.feature_files import load_features, pick
+    from ..evaluation.feature_files import load_features, pick, pick_optional
 
     if options.features:
         arrays = load_features(options.features)
         logits, labels = (pick(arrays, name, options.features) for name in ("logits", "labels"))
-        return [measure(logits, labels, options.rare, arrays.get("train_counts"))]
+        counts = pick_optional(arrays, "train_counts", options.features)
+        return [measure(logits, labels, options.rare, counts)]
     run = open_run(options)
     samples = read_samples(run, options)
     logits = extract(run, samples.images, options, logits=True)
@@ -353,9 +359,9 @@ def generative(options: argparse.Namespace) -> list[Result]:
         results: list[Result] = [
             inception_score(pick(arrays, "logits", options.features), options.splits)
         ]
-        if "real_features" in arrays:
-            made = pick(arrays, "features", options.features)
-            results.append(frechet_distance(made, arrays["real_features"]))
+        if arrays.has("real_features"):
+            names = ("features", "real_features")
+            results.append(frechet_distance(*(pick(arrays, n, options.features) for n in names)))
         return results
     if not options.images:
         raise ValueError("give the generated pictures: --images DIR")

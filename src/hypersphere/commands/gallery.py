@@ -104,14 +104,14 @@ def calibrate(options: argparse.Namespace) -> int:
 
 
 def identify(options: argparse.Namespace) -> int:
-    from ..evaluation.gallery.decision import check_threshold
+    from ..evaluation.gallery.decision import optional_threshold
 
     if options.strangers and options.far is None:
         raise ValueError("--strangers goes with --far RATE, the rate to fit a threshold at")
     gallery = open_gallery(options)
     found = read_samples(options)
     check_alignment(gallery, found, options)
-    rule: float | Threshold | None = check_threshold(options.threshold)
+    rule: float | Threshold | None = optional_threshold(options.threshold)
     if options.far is not None:
         if rule is not None:
             raise ValueError("--far and --threshold both say when to give a name: give one")

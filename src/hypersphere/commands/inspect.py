@@ -102,8 +102,9 @@ def _read(
 ) -> tuple[dict[str, Tensor], Tensor | None, Tensor | None, Tensor | None, Tensor | None]:
     """Weights, features, labels, the classifier's weight and bias, as far as they are there."""
     from ..evaluation.checkpoint_files import read_checkpoint
-    from ..evaluation.feature_files import load_features, pick
+    from ..evaluation.feature_files import load_features, pick, pick_optional
     from ..evaluation.inputs import check_features
+    from ._features import read_labels, tell_zero_rows
 
     run = options.checkpoint / "run.json"
     features = labels = weight = bias = None
@@ -114,7 +115,10 @@ def _read(
     if options.features is not None:
         arrays = load_features(options.features)
         features = check_features("features", pick(arrays, "features", options.features))
-        labels, weight, bias = (arrays.get(name) for name in ("labels", "weight", "bias"))
+        tell_zero_rows("inspect", features)
+        labels = read_labels(arrays, options.features) if arrays.has("labels") else None
+        weight = pick_optional(arrays, "weight", options.features)
+        bias = pick_optional(arrays, "bias", options.features)
         if weight is not None and weight.ndim != 2:
             raise ValueError(
                 f"{options.features}: weight: expected (C, {features.shape[1]}), a row per class; "

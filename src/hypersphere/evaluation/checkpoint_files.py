@@ -12,11 +12,13 @@ import torch
 from torch import Tensor
 
 from .._reading import (
+    STATE,
     Unreadable,
     check_regular,
     checksum_file,
     file_checksum,
     read_json,
+    read_state,
     read_tensors,
     read_text,
 )
@@ -54,12 +56,7 @@ def read_checkpoint(path: str | Path) -> dict[str, Tensor]:
         raise ValueError(f"there is no file or folder {path}")
     if path.suffix == ".safetensors":
         tensors = read_tensors(path)
-        recorded = checksum_file(path)
-        if recorded.exists() and read_text(recorded).strip() != file_checksum(path):
-            raise Unreadable(
-                f"{path} is damaged or was changed after it was written: its checksum differs from "
-                f"that in {recorded.name}"
-            )
+        _check_sum(path)
         return tensors
     if path.suffix not in PICKLES:
         raise ValueError(
@@ -80,6 +77,23 @@ def read_checkpoint(path: str | Path) -> dict[str, Tensor]:
             "torch.save(model.state_dict(), path)"
         ) from error
     return _tensors(content, path)
+
+
+def _check_sum(path: Path) -> None:
+    """Refuse a file whose checksum differs from that beside it, or of its checkpoint of a run."""
+    beside, state = checksum_file(path), path.with_name(STATE)
+    if beside.exists():
+        place, expected = beside, read_text(beside).strip()
+    # Other programs write files of this name, too: an object from the first character on.
+    elif state.is_file() and not read_text(state).lstrip().startswith("{"):
+        place, expected = state, read_state(path.parent)["checksums"].get(path.name)
+    else:
+        return
+    if expected is not None and expected != file_checksum(path):
+        raise Unreadable(
+            f"{path} is damaged or was changed after it was written: its checksum differs from "
+            f"that in {place.name}"
+        )
 
 
 def _tensors(content: Any, path: Path) -> dict[str, Tensor]:

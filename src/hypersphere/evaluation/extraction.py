@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from .feature_files import save_tensors
 from .fingerprints import code_fingerprint, data_hash, fingerprint, model_hash, tensor_bytes
 from .inputs import check_in_order, collect_rows, first_of
 from .robustness.attacks import frozen
+from .stacking import refuse_mapping, stack
 
 Progress = Callable[[int, int], object]
 Transform = Callable[[Tensor], Tensor]
@@ -202,12 +203,12 @@ def _samples(images: Any) -> _Rows | _Loader:
     if isinstance(images, DataLoader):
         if not isinstance(images.dataset, IterableDataset):
             return _Loader(images)
-        images = collect_rows(images)  # a stream does not say how long it is
+        images = collect_rows(images, "images")  # a stream does not say how long it is
     if isinstance(images, (list, tuple)) and images and isinstance(images[0], (str, Path)):
         files = [str(path) for path in images]
         return _Rows(len(files), lambda rows: read_images([files[i] for i in rows.tolist()]))
     if isinstance(images, (np.ndarray, list, tuple)):
-        images = _stacked(images)
+        images = stack("images", images)
     if isinstance(images, Tensor):
         stored = images
         return _Rows(len(stored), lambda rows: stored[rows], stored)
@@ -215,22 +216,18 @@ def _samples(images: Any) -> _Rows | _Loader:
         # A data set of this package: in memory it is known by its tensor, else by what it reads.
         inside = getattr(images, "images", None)
         return _Rows(len(images), images.take, inside if isinstance(inside, Tensor) else images)
+    refuse_mapping("images", images)
+    if isinstance(images, (str, Path)):
+        raise TypeError(f"images: expected a list of files; got one path: give [{str(images)!r}]")
     if hasattr(images, "__getitem__") and hasattr(images, "__len__"):
         return _Rows(
-            len(images), lambda rows: _stacked([first_of(images[i]) for i in rows.tolist()])
+            len(images),
+            lambda rows: stack("images", [first_of(images[i]) for i in rows.tolist()]),
         )
     raise TypeError(
         "images: expected a tensor, an array, a list of samples or paths, a data set or a "
         f"DataLoader; got {type(images).__name__}"
     )
-
-
-def _stacked(items: np.ndarray | Sequence[Any]) -> Tensor:
-    if isinstance(items, np.ndarray):
-        return torch.from_numpy(np.ascontiguousarray(items))
-    if len(items) and isinstance(items[0], (Tensor, np.ndarray)):
-        return torch.stack([torch.as_tensor(item) for item in items])
-    return torch.tensor(items)
 
 
 def _flat(out: Tensor) -> Tensor:

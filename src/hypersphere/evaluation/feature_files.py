@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from .._optional import require
 from .._reading import check_replaceable, read_tensors
 from ..data.npz import read_npz
+from .inputs import check_row_labels, number_names
 
 
 def save_tensors(path: str | Path, tensors: dict[str, Tensor], **metadata: str) -> Path:
@@ -43,7 +45,42 @@ def save_tensors(path: str | Path, tensors: dict[str, Tensor], **metadata: str) 
     return path
 
 
-def load_features(path: str | Path) -> dict[str, Tensor]:
+class Arrays(dict[str, Tensor]):
+    """The tensors of a file by name, and beside them the arrays that are none.
+
+    Args:
+        tensors: name -> tensor.
+        others: arrays of text, such as names of classes, complex numbers or dates. Default: none.
+    """
+
+    def __init__(
+        self, tensors: Mapping[str, Tensor], others: Mapping[str, np.ndarray] | None = None
+    ) -> None:
+        super().__init__(tensors)
+        self.others = dict(others or {})
+
+    def has(self, name: str) -> bool:
+        """Whether the file has an array of that name, of whatever kind.
+
+        Args:
+            name: of the array.
+        """
+        return name in self or name in self.others
+
+    def texts(self, name: str) -> list[str] | None:
+        """The items of an array of text; None if there is no such array.
+
+        Args:
+            name: of the array.
+        """
+        array = self.others.get(name)
+        if array is None or array.dtype.kind not in "US":
+            return None
+        decoded = np.char.decode(array, "utf-8") if array.dtype.kind == "S" else array
+        return [str(text) for text in decoded.reshape(-1)]
+
+
+def load_features(path: str | Path) -> Arrays:
     """Read the named arrays of a .npz or .safetensors file, such as features and labels.
 
     Args:
@@ -56,43 +93,25 @@ def load_features(path: str | Path) -> dict[str, Tensor]:
     if not path.is_file():
         raise FileNotFoundError(f"no features at {path}")
     if path.suffix == ".safetensors":
-        return read_tensors(path)
-    if path.suffix == ".npz":
-        # Names of classes may lie beside the numbers.
-        return {
-            name: torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=False))
-            for name, array in read_npz(path).items()
-            if array.dtype.kind in "biuf" and array.dtype.itemsize <= 8
-        }
-    raise ValueError(f"{path}: expected .npz or .safetensors; got {path.suffix or 'no ending'!r}")
+        return Arrays(read_tensors(path))
+    if path.suffix != ".npz":
+        found = path.suffix or "no ending"
+        raise ValueError(f"{path}: expected .npz or .safetensors; got {found!r}")
+    tensors, others = {}, {}
+    for name, array in read_npz(path).items():
+        if array.dtype.kind in "biuf" and array.dtype.itemsize <= 8:
+            native = array.astype(array.dtype.newbyteorder("="), copy=False)
+            tensors[name] = torch.from_numpy(native)
+        else:
+            others[name] = array
+    return Arrays(tensors, others)
 
 
-def load_names(path: str | Path) -> list[str]:
-    """A name per row of a file of features.
-
-    Args:
-        path: a .npz or .safetensors file.
-
-    Returns:
-        `names` (text, .npz only), else `labels` as text, else empty texts.
-    """
-    if Path(path).suffix == ".npz":
-        arrays = read_npz(path)
-        if "names" in arrays:
-            return [str(name) for name in arrays["names"].reshape(-1)]
-    tensors = load_features(path)
-    if "labels" in tensors:
-        return [str(label) for label in tensors["labels"].tolist()]
-    return [""] * len(pick(tensors, "features", path))
-
-
-def pick(
-    tensors: dict[str, Tensor], name: str, path: str | Path, aliases: Sequence[str] = ()
-) -> Tensor:
+def pick(arrays: Arrays, name: str, path: str | Path, aliases: Sequence[str] = ()) -> Tensor:
     """One of the arrays of a file, or an error that says which there are.
 
     Args:
-        tensors: what `load_features` gave.
+        arrays: what `load_features` gave.
         name: the array wanted.
         path: the file, for the message.
         aliases: other names under which it may stand.
@@ -101,6 +120,65 @@ def pick(
         The array.
     """
     for key in (name, *aliases):
-        if key in tensors:
-            return tensors[key]
-    raise ValueError(f"{path}: has no array {name!r}; it has: {', '.join(sorted(tensors))}")
+        if key in arrays:
+            return arrays[key]
+    for key in (name, *aliases):
+        if texts := arrays.texts(key):
+            raise ValueError(
+                f"{path}: {key}: expected numbers; got text, such as {texts[0]!r}: number it"
+            )
+        if key in arrays.others:
+            kind = arrays.others[key].dtype
+            raise ValueError(f"{path}: {key}: expected real numbers of at most 64 bits; got {kind}")
+    there = ", ".join(sorted([*arrays, *arrays.others])) or "nothing"
+    raise ValueError(f"{path}: has no array {name!r}; it has: {there}")
+
+
+def pick_optional(arrays: Arrays, name: str, path: str | Path) -> Tensor | None:
+    """One of the arrays of a file, if it is there.
+
+    Args:
+        arrays: what `load_features` gave.
+        name: the array.
+        path: the file, for the message where it holds no numbers.
+
+    Returns:
+        The array; None if the file has none of that name.
+    """
+    return pick(arrays, name, path) if arrays.has(name) else None
+
+
+def pick_people(arrays: Arrays, path: str | Path, *names: str) -> list[Tensor]:
+    """Arrays that only say who is who: texts are numbered, the same in all of them.
+
+    Args:
+        arrays: what `load_features` gave.
+        path: the file, for messages.
+        names: the arrays wanted.
+
+    Returns:
+        The arrays, as numbers.
+    """
+    return number_names(*[arrays.texts(name) or pick(arrays, name, path) for name in names])
+
+
+def pick_names(arrays: Arrays, path: str | Path) -> list[str]:
+    """A name per row of the features of a file.
+
+    Args:
+        arrays: what `load_features` gave.
+        path: the file, for messages.
+
+    Returns:
+        `names`, else `labels`, texts or whole numbers; else empty texts.
+
+    Raises:
+        ValueError: if they are numbers, and not a whole one per row.
+    """
+    count = len(pick(arrays, "features", path))
+    for key in ("names", "labels"):
+        if (texts := arrays.texts(key)) is not None:
+            return texts
+        if (numbers := pick_optional(arrays, key, path)) is not None:
+            return [str(number) for number in check_row_labels(key, numbers, count).tolist()]
+    return [""] * count

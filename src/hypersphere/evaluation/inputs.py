@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Real
 from pathlib import Path
 from types import NoneType
 from typing import Any
@@ -11,13 +12,16 @@ import torch
 from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler
 
+from .stacking import refuse_mapping, stack
 
-def collect_rows(rows: Any) -> Tensor | None:
+
+def collect_rows(rows: Any, name: str = "features") -> Tensor | None:
     """Rows in one tensor, whatever holds them.
 
     Args:
         rows: a tensor, an array, a list of rows or numbers, a data set (with `take(index)`, or with
             items x or (x, label)), or a DataLoader of batches of them, in order.
+        name: what a message calls them. Default: features.
 
     Returns:
         (n, ...) cut off from any autograd graph; None for paths of pictures, which are no rows.
@@ -29,25 +33,23 @@ def collect_rows(rows: Any) -> Tensor | None:
     """
     if isinstance(rows, Tensor):
         return rows.detach()
-    if isinstance(rows, np.ndarray):
-        return torch.from_numpy(np.ascontiguousarray(rows))
+    if isinstance(rows, np.ndarray):  # first: it has a `take`, too
+        return stack(name, rows)
     if isinstance(rows, (str, Path)):
         return None
+    refuse_mapping(name, rows)
     if isinstance(rows, DataLoader):
         loader = check_in_order(rows)
         return torch.cat([torch.as_tensor(first_of(item)).detach() for item in loader])
     if hasattr(rows, "take") and hasattr(rows, "__len__"):
         return rows.take(torch.arange(len(rows))).detach()  # type: ignore[no-any-return]
+    if isinstance(rows, (list, tuple)) and rows and isinstance(rows[0], (str, Path)):
+        return None
     if isinstance(rows, (list, tuple)):
-        if rows and isinstance(rows[0], (str, Path)):
-            return None
-        if rows and isinstance(rows[0], (Tensor, np.ndarray)):
-            return torch.stack([torch.as_tensor(row).detach() for row in rows])
-        return torch.as_tensor(rows)
+        return stack(name, rows)
     if hasattr(rows, "__getitem__") and hasattr(rows, "__len__"):
-        found = [torch.as_tensor(first_of(rows[i])).detach() for i in range(len(rows))]
-        return torch.stack(found)
-    return torch.as_tensor(rows)
+        return stack(name, [first_of(rows[i]) for i in range(len(rows))])
+    return stack(name, rows)
 
 
 def check_in_order(loader: DataLoader[Any]) -> DataLoader[Any]:
@@ -98,6 +100,18 @@ def first_of(item: Any) -> Any:
     return item[0] if isinstance(item, (list, tuple)) else item
 
 
+def is_number(value: Any) -> bool:
+    """Whether something is a real number, which a yes or no is not.
+
+    Args:
+        value: anything.
+
+    >>> is_number(0.5), is_number(True), is_number("0.5")
+    (True, False, False)
+    """
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
 def check_features(name: str, features: Any, dim: int | None = None) -> Tensor:
     """Refuse features that cannot be evaluated.
 
@@ -118,7 +132,7 @@ def check_features(name: str, features: Any, dim: int | None = None) -> Tensor:
     Traceback (most recent call last):
     ValueError: probes: row 0 has NaN or infinite values (1 row in all); look at ...
     """
-    found = collect_rows(features)
+    found = collect_rows(features, name)
     if found is None:
         raise ValueError(
             f"{name}: expected features (n, d); got paths of pictures, which a model has to turn "

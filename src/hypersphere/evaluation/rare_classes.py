@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from .class_errors import classification
+from .inputs import is_number
 from .results import Result, percent
 
 
@@ -62,6 +63,8 @@ def imbalance(
     >>> result.error, result.rare_error, result.common_error
     (0.25, 0.5, 0.0)
     """
+    if not (is_number(threshold) and 0 < threshold <= 1):
+        raise ValueError(f"threshold: expected a share in (0, 1]; got {threshold!r}")
     result = classification(logits, labels)
     counts = [] if train_counts is None else torch.as_tensor(train_counts).tolist()
     if rare is None:

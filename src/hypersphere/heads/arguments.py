@@ -31,9 +31,14 @@ def plain_number(value: _Number) -> _Number | float:
 def sizes(in_features: int, num_classes: int) -> tuple[int, int]:
     """Both as Python integers; raise unless they are whole numbers above 0."""
     for name, size in (("in_features", in_features), ("num_classes", num_classes)):
-        if not isinstance(size, numbers.Integral) or size < 1:
+        if not _is_count(size):
             raise ValueError(f"expected a whole number {name} >= 1, got {size!r}")
     return int(in_features), int(num_classes)
+
+
+def _is_count(value: Any) -> bool:
+    whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    return whole and value >= 1
 
 
 def chosen_scale(scale: float | None, in_features: int, num_classes: int) -> float:
@@ -83,10 +88,11 @@ def check_head(
     start_std: float | None,
 ) -> None:
     """Raise an error if arguments of `MarginHead` are out of range or contradict each other."""
-    if subcenters < 1 or (subcenters > 1 and (keep_weight_norm or gradient == "caffe")):
+    one_only = keep_weight_norm or gradient == "caffe"
+    if not _is_count(subcenters) or (subcenters > 1 and one_only):
         raise ValueError(
-            f"expected subcenters >= 1, and 1 with keep_weight_norm or gradient='caffe'; got "
-            f"{subcenters}"
+            "expected a whole number of subcenters >= 1, and 1 with keep_weight_norm or "
+            f"gradient='caffe'; got {subcenters!r}"
         )
     if start_std is not None and not start_std > 0:
         raise ValueError(f"start_std is a standard deviation > 0; got {start_std}")

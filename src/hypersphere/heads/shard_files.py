@@ -46,7 +46,7 @@ def save_shards(head: MarginHead, folder: str | Path, optimizer: Optimizer | Non
     folder = Path(folder)
     start, _ = _range(head)
     with _together(head):
-        folder.mkdir(parents=True, exist_ok=True)
+        _make(folder)
     save = _next_save(head, folder)
     bounds = _bounds(head)
     names = [f"classes-{a:09d}-{b:09d}-{save}.pt" for a, b in itertools.pairwise(bounds)]
@@ -204,6 +204,16 @@ def _check_head(head: Any) -> None:
             f"expected a MarginHead or one made from it, such as ArcFaceHead; got a "
             f"{type(head).__name__}: save its state_dict()"
         )
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise NotADirectoryError(
+            f"{folder}: expected a folder, or a name for one; it is a file, or would lie in one: "
+            "name another"
+        ) from None
 
 
 def _read(path: Path, keys: tuple[str, ...], checksum: int | None = None) -> dict[str, Any]:

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..recognition.thresholds import Threshold, fit_threshold
+from ..recognition.thresholds import Threshold, check_threshold, fit_threshold
 from .kept_scores import KeptScores
 
 if TYPE_CHECKING:
     from .scores import ImpostorScores
 
-__all__ = ["Decision", "NoThreshold", "check_threshold"]
+__all__ = ["Decision", "NoThreshold", "optional_threshold"]
 
 ALLOWED_GROWTH = 1.1  # of the false-accept rate, before anybody is warned
 MOST_PAIRS = 1 << 22  # single scores that the threshold of pairs is fitted on
@@ -30,8 +30,8 @@ class NoThreshold(UserWarning):
     """A gallery was asked for a decision without a threshold to decide by."""
 
 
-def check_threshold(threshold: Any) -> float | Threshold | None:
-    """Refuse what is no threshold.
+def optional_threshold(threshold: Any) -> float | Threshold | None:
+    """Refuse what is neither a threshold nor None.
 
     Args:
         threshold: a cosine, a `Threshold`, or None.
@@ -39,11 +39,7 @@ def check_threshold(threshold: Any) -> float | Threshold | None:
     Returns:
         The threshold.
     """
-    if threshold is None or isinstance(threshold, Threshold):
-        return threshold
-    if isinstance(threshold, (str, bytes)) or not math.isfinite(threshold):
-        raise ValueError(f"threshold: expected a finite number (a cosine); got {threshold!r}")
-    return float(threshold)
+    return None if threshold is None else check_threshold(threshold)
 
 
 @dataclass

@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from ...registry import nearest
 from ..fingerprints import model_hash
 from ..recognition.search_index import SearchIndex
-from ..recognition.thresholds import Threshold
-from .decision import Decision, check_threshold
+from ..recognition.thresholds import Threshold, check_threshold
+from .decision import Decision, optional_threshold
 from .gallery_error import GalleryError
+from .names import text_names
 from .rows import PersonRows, one_sample, samples_of_one, unit_features
 from .scores import Match, impostor_scores, not_enrolled, parts, person_scores
 from .store import FLIPS, gallery_state, locked, read_gallery, write_gallery
@@ -60,7 +61,7 @@ class Gallery:
             raise ValueError(f"flips: 'unused' or 'concatenate'; got {flips!r}")
         self.model, self.transform, self.flips = model, transform, flips
         self.aligned = aligned
-        self.decision = Decision(check_threshold(threshold))
+        self.decision = Decision(optional_threshold(threshold))
         self.fingerprint = fingerprint or (model_hash(model) if model is not None else "")
         self._rows = PersonRows()
         self._index: SearchIndex | None = None  # made when asked, forgotten when rows change
@@ -98,7 +99,7 @@ class Gallery:
 
     @threshold.setter
     def threshold(self, threshold: float | Threshold | None) -> None:
-        self.decision = Decision(check_threshold(threshold))
+        self.decision = Decision(optional_threshold(threshold))
 
     @property
     def features(self) -> Tensor:
@@ -115,29 +116,28 @@ class Gallery:
         samples = samples_of_one(sample)
         self.enroll_many([name] * len(samples), samples)
 
-    def enroll_many(self, names: Sequence[str], samples: Any) -> int:
+    def enroll_many(self, names: Sequence[str | int] | Tensor, samples: Any) -> int:
         """Add several pictures or features; all of them or, after an error, none.
 
         What is enrolled already, of the same person to 1e-6, is left out.
 
         Args:
-            names: whose each sample is.
+            names: whose each sample is: texts, or whole numbers.
             samples: features (n, d), or pictures as `extract` takes them: (n, C, H, W), a list of
                 files, a data set, a DataLoader.
 
         Returns:
             How many were added.
         """
-        if isinstance(names, str):
-            raise ValueError(f"names: expected a name per sample; got one text, {names!r}")
-        empty = [i for i, name in enumerate(names) if not str(name).strip()]
+        names = text_names("names", names)
+        empty = [i for i, name in enumerate(names) if not name.strip()]
         if empty:
             raise ValueError(f"name {empty[0]} is empty")
         rows = self._features(samples)
         if len(names) != len(rows):
             raise ValueError(f"{len(names)} names for {len(rows)} samples")
-        new = self._rows.new(list(map(str, names)), rows)
-        whose, rows = [str(names[i]) for i in new], rows[new]
+        new = self._rows.new(names, rows)
+        whose, rows = [names[i] for i in new], rows[new]
         self._add(whose, rows)
         if self._origin is not None:
             self._changes.append(("enroll", whose, rows))
@@ -263,7 +263,7 @@ class Gallery:
         if len(self) == 0:
             raise GalleryError("the gallery is empty: enroll somebody first")
         queries = self._features(features)
-        names = [str(n) for n in (labels.tolist() if hasattr(labels, "tolist") else labels)]
+        names = text_names("labels", labels)
         if len(names) != len(queries):
             raise ValueError(f"labels: {len(names)} for {len(queries)} samples")
         rows = self._rows
@@ -276,7 +276,7 @@ class Gallery:
 
     def _least(self, threshold: float | None, pair: bool = False) -> float | None:
         if threshold is not None:
-            return float(check_threshold(threshold))  # type: ignore[arg-type]
+            return float(check_threshold(threshold))
         return self.decision.least(len(self._rows.number), len(self), pair)
 
     def _unknown(self, name: str) -> GalleryError:

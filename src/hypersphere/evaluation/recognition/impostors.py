@@ -13,7 +13,7 @@ from ...functional.angles import normalize
 from ..inputs import check_features, check_row_labels, number_names
 from ..results import Result, round_up
 from .templates import templates
-from .thresholds import Threshold, fit_threshold
+from .thresholds import Threshold, check_rate, fit_threshold
 
 MOST_PEOPLE = 4096  # of a gallery that impostors are searched in
 MOST_PAIRS = 1 << 20  # scores of pairs that a threshold is fitted on, evenly drawn
@@ -147,6 +147,8 @@ def fit_thresholds(
         The thresholds, and what was refused.
     """
     (labels,) = number_names(labels)
+    for far in fars:  # what is no rate is a mistake, and no rate that is refused
+        check_rate(far)
     if gallery_size == 1:
         scores, groups = impostor_pairs(features, labels)
     else:

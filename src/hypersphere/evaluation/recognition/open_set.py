@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ...functional.angles import normalize
-from ..inputs import check_features, check_row_labels, number_names, to_common_type
+from ..inputs import check_features, check_row_labels, is_number, number_names, to_common_type
 from ..results import Result, percent, round_up
 from .search import get_search
 from .thresholds import just_above
@@ -133,8 +133,8 @@ def open_set_identification(
 
     points = []
     for far in fars:
-        if not 0 < far <= 1:
-            raise ValueError(f"fars: a false-alarm rate lies in (0, 1]; got {far}")
+        if not (is_number(far) and 0 < far <= 1):
+            raise ValueError(f"fars: a false-alarm rate lies in (0, 1]; got {far!r}")
         needed = math.ceil(1 / far - 1e-9)
         if len(alarms) < needed:
             points.append(DirPoint(far, math.nan, math.nan, needed))

@@ -110,7 +110,7 @@ class Moments:
 
 def _rows(name: str, features: Any) -> Tensor:
     """Features in one tensor, whatever holds them; pictures are refused."""
-    found = collect_rows(features)
+    found = collect_rows(features, name)
     if found is None or (found.ndim > 3 and not isinstance(features, Tensor)):
         raise TypeError(
             f"{name}: expected features; got pictures, which a model has to turn into features "

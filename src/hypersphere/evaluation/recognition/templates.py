@@ -41,8 +41,10 @@ def templates(
     """
     features = check_features("features", features)
     index = check_row_labels("index", number_names(index)[0], len(features))
-    counts = torch.bincount(index)
-    empty = (counts == 0).nonzero().flatten().tolist()
+    seen, counts = index.unique(return_counts=True)
+    if int(seen[0]) < 0:
+        raise ValueError(f"index: got video {int(seen[0])}; number the videos 0, 1, 2, ...")
+    empty = (seen != torch.arange(len(seen), device=seen.device)).nonzero().flatten().tolist()
     if empty:
         raise ValueError(f"index: video {empty[0]} has no frame; number the videos 0, 1, 2, ...")
     if weights is None:

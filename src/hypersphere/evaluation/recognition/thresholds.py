@@ -37,6 +37,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..inputs import is_number
 from ..results import Result, round_up
 from .threshold_intervals import allowed_weight, exact_ends, just_above, quantile, resampled
 
@@ -71,7 +72,7 @@ class Threshold(Result):
     part: str | None = None
 
     def __post_init__(self) -> None:
-        if not math.isfinite(self.value):
+        if not (is_number(self.value) and math.isfinite(self.value)):
             raise ValueError(f"value: expected a finite number; got {self.value!r}")
         check_rate(self.far)
 
@@ -236,9 +237,30 @@ def check_rate(far: float) -> float:
     Returns:
         The rate.
     """
-    if not 0 < far < 1:
-        raise ValueError(f"far: a false-accept rate lies between 0 and 1, such as 0.01; got {far}")
+    if not (is_number(far) and 0 < far < 1):
+        raise ValueError(
+            f"far: a false-accept rate lies between 0 and 1, such as 0.01; got {far!r}"
+        )
     return far
+
+
+def check_threshold(threshold: Any) -> float | Threshold:
+    """Refuse what is no threshold.
+
+    Args:
+        threshold: a number, such as a cosine, or a `Threshold`.
+
+    Returns:
+        The threshold.
+    """
+    if isinstance(threshold, Threshold):
+        return threshold
+    value = threshold.item() if isinstance(threshold, Tensor) and not threshold.ndim else threshold
+    if not (is_number(value) and math.isfinite(value)):
+        raise ValueError(
+            f"threshold: expected a finite number, such as a cosine of 0.5; got {threshold!r}"
+        )
+    return float(value)
 
 
 def check_impostor_scores(scores: Any) -> Tensor:

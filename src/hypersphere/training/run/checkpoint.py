@@ -25,10 +25,12 @@ from torch import Tensor
 
 from hypersphere._optional import require
 from hypersphere._reading import (
+    STATE,
     Unreadable,
     check_replaceable,
     checksum_file,
     file_checksum,
+    read_state,
     read_tensors,
     read_text,
 )
@@ -52,7 +54,7 @@ __all__ += [
 FORMAT = 1
 _UMASK = os.umask(0)  # only setting it tells what it is
 os.umask(_UMASK)
-MODEL, TENSORS, STATE = "model.safetensors", "state.safetensors", "state.json"
+MODEL, TENSORS = "model.safetensors", "state.safetensors"
 
 
 class RunError(RuntimeError):
@@ -182,14 +184,13 @@ def _text(path: Path) -> str:
 
 def _read_state(path: Path) -> dict[str, Any]:
     """The content of a checkpoint's state.json; `RunError` if it is damaged."""
-    head, _, body = _text(path / STATE).partition("\n")
-    body = body.removesuffix("\n")
-    if head != f"{zlib.crc32(body.encode()):08x}":
-        raise RunError(f"{path / STATE} is damaged (its checksum differs)")
-    content = json.loads(body)
+    try:
+        content = read_state(path)
+    except (Unreadable, FileNotFoundError) as error:
+        raise RunError(str(error)) from None
     if content["format"] != FORMAT:
         raise RunError(f"{path} has format {content['format']}; this version reads {FORMAT}")
-    return content  # type: ignore[no-any-return]
+    return content
 
 
 def save_checkpoint(
