@@ -95,8 +95,20 @@ def test(arguments: list[str], **environment: str) -> int:
     workers += ["--dist", "worksteal"] if workers and "--dist" not in rest else []
     # One thread per worker: the workers already fill the cores.
     threads = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
-    command = [str(PYTHON), "-m", "pytest", *selection, *workers, *rest]
-    return run(*command, **{**threads, **environment})
+    kept = ["-o", "tmp_path_retention_policy=failed"]
+    command = [str(PYTHON), "-m", "pytest", *selection, *workers, *kept, *rest]
+    return run(*command, **{**threads, **in_memory(), **environment})
+
+
+def in_memory() -> dict[str, str]:
+    """Variables with which the files of tests are in memory, if it has room for them.
+
+    A run waits for the disk at each checkpoint, longer than the rest of a small one takes.
+    """
+    place = Path("/dev/shm")
+    if not os.access(place, os.W_OK) or shutil.disk_usage(place).free < 4 << 30:
+        return {}
+    return {"PYTEST_DEBUG_TEMPROOT": os.environ.get("PYTEST_DEBUG_TEMPROOT", str(place))}
 
 
 def commit() -> str:

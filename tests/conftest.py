@@ -1,5 +1,6 @@
 """Set-up that has to happen before torch runs its first operation."""
 
+import gc
 import hashlib
 import os
 import signal
@@ -38,6 +39,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     order = os.environ.get("HYPERSPHERE_TEST_ORDER")
     if order:
         items.sort(key=lambda item: hashlib.sha256(f"{order} {item.nodeid}".encode()).digest())
+
+
+def pytest_collection_finish() -> None:
+    """Imports and the list of tests are no garbage: to look through them takes 0.3 s each time."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()  # else what was frozen is reported as leaked at the end
 
 
 @pytest.fixture(autouse=True)

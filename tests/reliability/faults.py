@@ -18,6 +18,7 @@ import gc
 import json
 import os
 import random
+import re
 import signal
 import sys
 import time
@@ -32,6 +33,7 @@ from reliability.damage import fresh_copy
 from reliability.jobs import JOBS, Job
 
 CHANGES = ("os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.truncate", "os.chmod", "os.link")
+NO_FILE = re.compile("/proc/|/dev/(?!shm/pytest-)")  # that of a test may be in memory
 FILLING = ("open", "os.mkdir", "os.rename")  # what a full disk refuses
 # An attempt that hangs works for long, or waits for long without working at all. An attempt on a
 # busy machine may take long in all and does neither.
@@ -70,7 +72,7 @@ def _is_change(event: str, arguments: tuple[Any, ...]) -> bool:
         return True
     if event != "open" or not isinstance(arguments[0], (str, bytes, os.PathLike)):
         return False
-    if str(arguments[0]).startswith(("/dev/", "/proc/")):
+    if NO_FILE.match(os.fsdecode(arguments[0])):
         return False
     mode, flags = arguments[1], arguments[2]
     if isinstance(mode, str):

@@ -86,7 +86,7 @@ def examine(
     (place,) = pristine.glob(form.file)
     relative = place.relative_to(pristine)
     cases = []
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory(dir=pristine.parent) as scratch:
         folder = Path(scratch) / "world"
         for number, reader in enumerate(form.readers):
             with warming_up():

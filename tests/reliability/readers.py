@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 from collections.abc import Callable
@@ -78,13 +77,16 @@ def report(drawn: str = "") -> Reader:
     """`hypersphere report`, with those still figures, which take seconds, that draw the damaged
     file: "features", "curves" or none.
     """
-    left_out = {"": "page._stills", "curves": "stills._feature_stills", "features": None}[drawn]
 
     def run(folder: Path) -> Answer:
-        with contextlib.ExitStack() as without:
-            if left_out:
-                place = f"hypersphere.reports.{left_out}"
-                without.enter_context(mock.patch(place, lambda *arguments: ()))
+        from hypersphere.reports import stills
+
+        name, drawing = {
+            "": ("page._stills", lambda *arguments: ()),
+            "curves": ("stills._feature_stills", lambda *arguments: ()),
+            "features": ("page.stills", stills._feature_stills),
+        }[drawn]
+        with mock.patch(f"hypersphere.reports.{name}", drawing):
             return call(["report", "run", "-o", "page.html"], folder)
 
     return Reader("report", run, _file("page.html"), kept=lambda folder: None)

@@ -49,7 +49,7 @@ def curves(folder: Path) -> dict[str, list[float]]:
     return found
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")  # in any order, once
 def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("variants")
     processes("variants", folder)
