@@ -23,7 +23,7 @@ head: {name: a_softmax, m: 3, annealing: {base: 50.0, minimum: 1.0}}
 regularizers: {mhe: {}}
 optimizer: {name: sgd, lr: 0.01, weight_decay: 5.0e-4}
 train: {steps: 8, log_every: 1, test_every: 4, checkpoint_every: 4, quiet: true}
-fabric: {accelerator: cpu, silence: 10}
+fabric: {accelerator: cpu, silence: 15}
 run: {report: false}
 """
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1"]
@@ -81,7 +81,7 @@ def test_a_lost_host_is_named_and_others_go_on(hosts, tmp_path, kind, way, proce
     (pid_a,), (pid_b,) = hosts.workers("host-a"), hosts.workers("host-b")
     if way == "cut":
         hosts.cut("host-b")
-        what = "has shown no sign of life for 10 s"
+        what = "has shown no sign of life for 15 s"
     else:
         os.kill(pid_b, signal.SIGKILL)
         what = "is gone"
