@@ -32,6 +32,7 @@ FEATURES_HELP = """arrays in a --features file (.npz or .safetensors), by kind:
   classification  logits, labels; imbalance: logits, labels [, train_counts]
   fewshot, geometry, retrieval    features, labels [, weight]
   generative      logits [, features, real_features]
+Labels are whole numbers; those that only say who is who may be text in a .npz file.
 """
 
 
