@@ -177,6 +177,10 @@ def test_ids_groups_and_videos_may_be_text(capsys, saved):
         for video in (saved.numbers, texts)
     ]
     assert found[0] == found[1] and found[0][0] == 0
+    parts["distractors"] = np.concatenate([rows[8:], 0 * rows[:2]])
+    words = ["identification", "--ranks", 1, "--features"]
+    code, _, err = run(capsys, "evaluate", *words, saved(**parts, probe_ids=texts[4:8]))
+    assert code == 0 and "2 of 26 features are zero" in err
 
 
 @pytest.mark.parametrize(
@@ -226,6 +230,12 @@ def test_features_without_a_direction_are_told(capsys, saved, words):
     code, out, err = run(capsys, "evaluate", kind, "--features", saved(features=rows), *rest)
     told = "3 of 24 features are zero and have no direction: their cosines count as 0"
     assert code == 0 and out and err == f"hypersphere evaluate {kind}: {told}\n"
+
+
+def test_a_file_that_is_refused_is_told_in_one_line(capsys, saved):
+    file = saved(features=0 * saved.rows, labels=saved.numbers[:5])
+    code, out, err = run(capsys, "evaluate", "retrieval", "--features", file)
+    assert code == 1 and out == "" and err.count("\n") == 1 and "one label for each" in err
 
 
 def test_inspect_tells_of_features_without_a_direction(capsys, saved, tmp_path):

@@ -108,6 +108,11 @@ def test_whole_numbers_are_names_of_their_digits(kind):
     assert gallery.enroll_many([torch.tensor(7)], torch.ones(1, 4)) == 1
     gallery.enroll(8, -torch.ones(4))
     assert gallery.people == ["3", "12", "7", "8"]
+    assert gallery.verify(8, -torch.ones(4), threshold=0.5)[0] and gallery.remove(8) == 1
+    with pytest.raises(GalleryError, match="nobody is enrolled as '9'"):
+        gallery.remove(9)
+    with pytest.raises(TypeError, match="name: expected texts or whole numbers; got None"):
+        gallery.verify(None, torch.ones(4))
 
 
 def test_pictures_go_through_the_model_and_its_mirror():

@@ -32,6 +32,7 @@ FEATURES_HELP = """arrays in a --features file (.npz or .safetensors), by kind:
   classification  logits, labels; imbalance: logits, labels [, train_counts]
   fewshot, geometry, retrieval    features, labels [, weight]
   generative      logits [, features, real_features]
+Labels are whole numbers; those that only say who is who may be text in a .npz file.
 """
 
 
@@ -344,13 +345,13 @@ def progress(what: str) -> Callable[[int, int], None]:
 def features_and_labels(options: argparse.Namespace) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
     """(features, labels, all arrays) from a file, or from a run's samples."""
     from ..evaluation.feature_files import load_features, pick
-    from ._features import read_labels, tell_zero_rows
+    from ._features import read_labels
 
     if options.features:
         arrays = load_features(options.features)
         features = pick(arrays, "features", options.features)
         labels = read_labels(arrays, options.features)
-        tell_zero_rows(f"evaluate {options.kind}", features)
+        options.compared = [features]
         return features, labels, arrays
     run = open_run(options)
     samples = options.samples = read_samples(run, options)

@@ -17,6 +17,7 @@ from ._evaluation import (
     read_samples,
     trained_people,
 )
+from ._features import tell_zero_rows
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,6 +39,8 @@ def main(argv: Sequence[str]) -> int:
     except (ValueError, OSError, RunError) as error:
         complain(f"evaluate {options.kind}", error)
         return 1
+    # Not before: a file that is refused is told in one line.
+    tell_zero_rows(f"evaluate {options.kind}", *getattr(options, "compared", ()))
     for number, result in enumerate(results):
         print(("\n" if number else "") + printable(result, newlines=True))
     if options.json or options.run:
@@ -169,19 +172,16 @@ def identification(options: argparse.Namespace) -> list[Result]:
     from ..evaluation import load_features, open_set_identification
     from ..evaluation.feature_files import Arrays, pick, pick_optional, pick_people
     from ..evaluation.recognition.identification import divide
-    from ._features import tell_zero_rows
 
     arrays = load_features(options.features) if options.features else Arrays({})
     distractors = pick_optional(arrays, "distractors", options.features)
     run = open_run(options) if options.run else None
     if options.distractors:
         distractors = _distractors(options, run)
-    tell_zero_rows(
-        "evaluate identification", arrays.get("probes"), arrays.get("gallery"), distractors
-    )
     if arrays.has("probes"):
         probes, gallery = (pick(arrays, name, options.features) for name in ("probes", "gallery"))
         probe_ids, gallery_ids = pick_people(arrays, options.features, "probe_ids", "gallery_ids")
+        options.compared = [probes, gallery]
     else:
         features, labels, _ = features_and_labels(options)
         probes, gallery, probe_ids, gallery_ids = divide(
@@ -193,6 +193,7 @@ def identification(options: argparse.Namespace) -> list[Result]:
                 probes, gallery, probe_ids, gallery_ids, backend=options.backend
             )
         ]
+    options.compared = [*getattr(options, "compared", ()), distractors]
     # In MegaFace's protocol a probe has one mate among the distractors.
     everyone = 1 if options.protocol == "megaface" else len(gallery)
     everyone += 0 if distractors is None else len(distractors)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from .._terminal import complain, printable
 from ..ranges import Range
+from ._features import tell_zero_rows
 from ._numbers import read_as
 from ._output import output_file
 
@@ -76,6 +77,8 @@ def _inspect(options: argparse.Namespace) -> int:
     remarks, tables, found = result.remarks(), [], None
     if features is not None:
         found = inspect_features(features, labels, weight, bias)
+        if options.features is not None:
+            tell_zero_rows("inspect", features)
         remarks = [*remarks, *found.remarks()]
         measured = [found.uniformity] + ([found.collapse] if found.collapse else [])
         for part in measured:
@@ -104,7 +107,7 @@ def _read(
     from ..evaluation.checkpoint_files import read_checkpoint
     from ..evaluation.feature_files import load_features, pick, pick_optional
     from ..evaluation.inputs import check_features
-    from ._features import read_labels, tell_zero_rows
+    from ._features import read_labels
 
     run = options.checkpoint / "run.json"
     features = labels = weight = bias = None
@@ -115,7 +118,6 @@ def _read(
     if options.features is not None:
         arrays = load_features(options.features)
         features = check_features("features", pick(arrays, "features", options.features))
-        tell_zero_rows("inspect", features)
         labels = read_labels(arrays, options.features) if arrays.has("labels") else None
         weight = pick_optional(arrays, "weight", options.features)
         bias = pick_optional(arrays, "bias", options.features)

@@ -159,6 +159,7 @@ class Gallery:
         Raises:
             GalleryError: if nobody of that name is enrolled.
         """
+        (name,) = text_names("name", [name])
         if name not in self:
             raise self._unknown(name)
         before, self._index = len(self), None
@@ -179,6 +180,7 @@ class Gallery:
         Returns:
             The answer, and the cosine with the nearest feature of that person.
         """
+        (name,) = text_names("name", [name])
         if name not in self:
             raise self._unknown(name)
         least = self._least(threshold, pair=True)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..inputs import is_number
 from ..results import wilson_interval
 
 FARS = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
@@ -84,8 +85,8 @@ class Roc:
             more than the rate asked for, so that no statement can be made. The threshold describes
             these pairs; `fit_threshold` gives one for others (Note [Measured rates] there).
         """
-        if not 0 < far < 1:
-            raise ValueError(f"a false accept rate lies between 0 and 1; got {far}")
+        if not (is_number(far) and 0 < far < 1):
+            raise ValueError(f"a false accept rate lies between 0 and 1; got {far!r}")
         if self.negatives * far < 1 - 1e-9:
             return None
         allowed = math.floor(self.negatives * far + 1e-9)
