@@ -34,7 +34,7 @@ def test_pictures_are_there_and_made_by_the_page(page):
 
 
 @pytest.mark.parametrize("name", [pytest.param("plugin", marks=pytest.mark.slow), "points"])
-def test_code_and_commands_run(tmp_path, monkeypatch, name):
+def test_code_and_commands_run(tmp_path, monkeypatch, warm_workers, name):
     before = {kind: dict(table) for kind, table in registry._ENTRIES.items()}
     monkeypatch.chdir(tmp_path)
     space: dict[str, object] = {"__name__": "__main__"}

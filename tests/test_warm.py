@@ -105,6 +105,12 @@ def test_what_acts_before_a_program_begins_asks_for_a_new_interpreter(words, opt
     assert done.stdout == "False\n"
 
 
+def test_what_opencv_sets_when_it_is_imported_asks_for_none():
+    environment = {**os.environ, "LD_LIBRARY_PATH": "/nowhere"}
+    code = "import os, sys; print('torch' in sys.modules, os.environ['LD_LIBRARY_PATH'])"
+    assert python("-c", code, env=environment).stdout == "True /nowhere\n"
+
+
 def test_a_dead_warm_process_is_told():
     process = warm.WarmProcess()
     process.process.kill()

@@ -42,10 +42,10 @@ AT_IMPORT = (
     "PYTHON", "LD_", "MALLOC_", "LANG", "LC_", "TZ", "HOME", "XDG_", "MPL", "CUDA_", "TRITON_",
     "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "ATEN_", "ONEDNN_", "DNNL_", "TORCH", "PYTORCH",
 )  # fmt: skip
-# But these may differ: places to import from can be added later, and torch and scikit-learn set the
-# others themselves, when they are imported.
+# But these may differ: places to import from can be added later, and torch, scikit-learn and OpenCV
+# set the others themselves, when they are imported.
 CHANGING = (
-    "PYTHONPATH", "PYTORCH_NVML_BASED_CUDA_CHECK", "TORCHINDUCTOR_CACHE_DIR",
+    "PYTHONPATH", "LD_LIBRARY_PATH", "PYTORCH_NVML_BASED_CUDA_CHECK", "TORCHINDUCTOR_CACHE_DIR",
     "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK",
 )  # fmt: skip
 PR_SET_CHILD_SUBREAPER = 36

@@ -102,13 +102,6 @@ def test_the_energy_is_measured_when_asked(monkeypatch):
     assert calls and report.energy_start == pytest.approx(report.energy_now)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def little_to_collect():
-    """`measured` collects garbage often: it need not look through what was there before."""
-    gc.collect()
-    gc.freeze()
-
-
 def peaks(profile):
     """The largest sum of bytes that torch has allocated at once in each part named "measured"."""
     events = profile.profiler.kineto_results.events()

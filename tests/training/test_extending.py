@@ -153,7 +153,7 @@ def test_every_option_of_the_example_has_a_text(heading, tmp_path, monkeypatch, 
 
 
 @pytest.mark.slow
-def test_compare_and_sweep_take_plugins(tmp_path, monkeypatch, forget, capsys):
+def test_compare_and_sweep_take_plugins(tmp_path, monkeypatch, forget, capsys, warm_workers):
     monkeypatch.chdir(tmp_path)
     write("A head", tmp_path)
     write("A regularizer", tmp_path)
