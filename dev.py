@@ -101,14 +101,18 @@ def test(arguments: list[str], **environment: str) -> int:
 
 
 def in_memory() -> dict[str, str]:
-    """Variables with which the files of tests are in memory, if it has room for them.
+    """Variables with which the files of tests are in memory, unless another place is named.
 
-    A run waits for the disk at each checkpoint, longer than the rest of a small one takes.
+    A run waits for the disk at each checkpoint, longer than the rest of a small one takes. There
+    has to be room, and what tests compile there has to be loaded.
     """
     place = Path("/dev/shm")
-    if not os.access(place, os.W_OK) or shutil.disk_usage(place).free < 4 << 30:
+    if {"TMPDIR", "PYTEST_DEBUG_TEMPROOT"} & set(os.environ) or not os.access(place, os.W_OK):
         return {}
-    return {"PYTEST_DEBUG_TEMPROOT": os.environ.get("PYTEST_DEBUG_TEMPROOT", str(place))}
+    found = os.statvfs(place)
+    if found.f_bavail * found.f_frsize < 4 << 30 or found.f_flag & os.ST_NOEXEC:
+        return {}
+    return {"PYTEST_DEBUG_TEMPROOT": str(place)}
 
 
 def commit() -> str:

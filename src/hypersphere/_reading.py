@@ -7,7 +7,6 @@ sentence that names it.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
@@ -64,7 +63,7 @@ def check_regular(path: Path | str, most: int | None = None) -> int:
 
 
 def check_replaceable(path: Path | str) -> None:
-    """Refuse to put a new file in the place of a folder, a pipe or a device.
+    """Refuse to put a new file in the place of a pipe or a device.
 
     A file is written beside its place and renamed, and a rename replaces even /dev/null.
 
@@ -72,10 +71,14 @@ def check_replaceable(path: Path | str) -> None:
         path: the file; it need not be there.
 
     Raises:
-        Unreadable: if something else than a regular file is there.
+        OSError: if a pipe or a device is there.
     """
-    with contextlib.suppress(FileNotFoundError):
-        check_regular(path)
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return  # whoever writes will find out
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise OSError(f"{path} is a pipe or a device; expected a file")
 
 
 def read_text(path: Path | str, most: int = MOST_TEXT) -> str:

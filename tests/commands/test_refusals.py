@@ -13,6 +13,7 @@ import torch
 
 from hypersphere import cli
 from hypersphere.evaluation import save_tensors
+from hypersphere.training import RunFolder
 
 CONFIG = """\
 data: {name: digits, batch_size: 16, share: 0.1, test_share: 0.2}
@@ -166,6 +167,40 @@ def test_results_and_pages_are_written_beside_the_record(world, monkeypatch, cap
     (world / "run/classification.json").unlink()
 
 
+@pytest.fixture
+def finished(tmp_path, capsys):
+    """A run of its own, by the command."""
+    (tmp_path / "a.yaml").write_text(CONFIG)
+    assert (
+        call(["train", str(tmp_path / "a.yaml"), "--run.folder", str(tmp_path / "run")], capsys)[0]
+        == 0
+    )
+    return tmp_path / "run"
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_a_result_that_cannot_be_kept_is_shown(finished, capsys, make):
+    make(finished / "classification.json")
+    assert cli.main(["evaluate", "classification", str(finished), "--quiet"]) == 0
+    said = capsys.readouterr()
+    assert "accuracy" in said.out and "the result is not kept: " in said.err
+
+
+def test_names_are_whole_numbers_of_any_size_or_texts(tmp_path, capsys):
+    features = np.eye(2, 4, dtype=np.float32)
+    large = np.array([[2**64 - 1], [3]], dtype=np.uint64)
+    np.savez(tmp_path / "a.npz", features=features, names=large)
+    staff = str(tmp_path / "staff")
+    assert call(["gallery", "enroll", staff, "--features", str(tmp_path / "a.npz")], capsys)[0] == 0
+    assert json.loads((tmp_path / "staff/gallery.json").read_text())["names"] == [
+        str(2**64 - 1),
+        "3",
+    ]
+    np.savez(tmp_path / "b.npz", features=features, names=np.array([b"Zo\xeb", b"Ada"]))
+    code, said = call(["gallery", "enroll", staff, "--features", str(tmp_path / "b.npz")], capsys)
+    assert code == 1 and "names: expected text in UTF-8; got other bytes" in said
+
+
 def test_a_gallery_is_not_written_over(world, monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(world)
     staff = tmp_path / "staff"
@@ -264,7 +299,7 @@ def test_the_direction_of_a_sweep_is_that_of_its_metric(tmp_path, monkeypatch):
 def test_a_pipe_is_not_replaced_by_a_file(world, monkeypatch, capsys, tmp_path):
     """As root, a rename would replace even /dev/null."""
     from hypersphere.orthogonal.adapters.adapter_files import replace_file
-    from hypersphere.training.run.checkpoint import save_weights, write_atomically
+    from hypersphere.training.run.checkpoint import RunError, save_weights, write_atomically
 
     one = {"x": torch.zeros(1)}
     writes = [(write_atomically, ""), (save_weights, one), (save_tensors, one), (replace_file, b"")]
@@ -276,7 +311,7 @@ def test_a_pipe_is_not_replaced_by_a_file(world, monkeypatch, capsys, tmp_path):
         code, said = call(f"evaluate classification {FEATURES} --json {path}", capsys)
         assert code == 2 and f"{path} is a pipe or a device; expected a file" in said
         for write, content in writes:
-            with pytest.raises(ValueError, match="is a pipe or a device; expected a file"):
+            with pytest.raises((OSError, RunError), match="is a pipe or a device; expected a file"):
                 write(path, content)
     assert pipe.is_fifo() and sorted(p.name for p in tmp_path.iterdir()) == ["link.json", pipe.name]
 
@@ -301,6 +336,28 @@ def test_ends_of_two_spaces_that_fit_in_some_trials_are_searched(tmp_path):
     _check_ends(str(path), [], {begin: (0, 50), end: (20, 100)})
     with pytest.raises(ValueError, match="begin"):
         _check_ends(str(path), [], {begin: (0, 150), end: (20, 100)})
+
+
+def test_a_sweep_stops_if_its_config_cannot_be_read_any_more(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("optuna")
+    from hypersphere.commands import sweep
+
+    monkeypatch.chdir(tmp_path)
+    Path("a.yaml").write_text(CONFIG)
+
+    def cross_validate(*_):
+        Path("a.yaml").write_text(CONFIG.replace("train: {", "train: "))  # half saved
+        return 0.5
+
+    monkeypatch.setattr(sweep, "cross_validate", cross_validate)
+    words = ["sweep", "a.yaml", "--trials", "3", "--search", "optimizer.lr=0.1:0.2"]
+    code, said = call(words, capsys)
+    assert code == 2 and "a.yaml is not readable as YAML" in said
+    Path("a.yaml").write_text(CONFIG)
+    monkeypatch.setattr(sweep, "cross_validate", lambda *_: 0.6)
+    assert cli.main(words) == 0
+    said = capsys.readouterr().out
+    assert "1 of 3 trials are finished" in said and "refused" not in said
 
 
 def test_an_option_may_come_near_to_its_end(tmp_path):
@@ -337,6 +394,8 @@ def test_a_sweep_refuses_a_folder_that_it_would_not_use(tmp_path, monkeypatch, c
     words = ["sweep", "a.yaml", "--search", "optimizer.lr=0.1:0.2", f"--run.{name}", "x"]
     code, said = call(words, capsys)
     assert code == 2 and f"--run.{name} would change nothing" in said
+    code, said = call([*words[:2], "--search", f"run.{name}=x,y"], capsys)
+    assert code == 2 and f"--run.{name} would change nothing" in said
     assert [path.name for path in tmp_path.iterdir()] == ["a.yaml"]
 
 
@@ -349,23 +408,22 @@ def test_a_comparison_is_not_put_into_a_run(world, monkeypatch, capsys):
     assert sorted(world.rglob("*")) == before
 
 
-@pytest.fixture
-def finished(tmp_path, capsys):
-    """A run of its own, by the command."""
-    (tmp_path / "a.yaml").write_text(CONFIG)
-    assert (
-        call(["train", str(tmp_path / "a.yaml"), "--run.folder", str(tmp_path / "run")], capsys)[0]
-        == 0
-    )
-    return tmp_path / "run"
-
-
 def test_a_finished_run_without_checkpoints_is_not_begun_anew(finished, capsys):
     shutil.rmtree(finished / "checkpoints")
     kept = {p: p.read_bytes() for p in finished.rglob("*") if p.is_file()}
     code, said = call(["train", "--resume", str(finished), "--train.steps", "4"], capsys)
     assert code == 1 and "is a finished run whose checkpoints are gone" in said
     assert {p: p.read_bytes() for p in finished.rglob("*") if p.is_file()} == kept
+
+
+def test_a_run_that_ended_between_a_test_and_its_first_checkpoint_is_begun_anew(finished, capsys):
+    shutil.rmtree(finished / "checkpoints")
+    record = json.loads((finished / "summary.json").read_text())
+    RunFolder(finished).json("summary.json", {key: record[key] for key in ("last", "best")})
+    assert cli.main(["train", "--resume", str(finished)]) == 0
+    said = capsys.readouterr().out
+    assert "no checkpoint yet: starting from the beginning" in said
+    assert "seconds" in json.loads((finished / "summary.json").read_text())
 
 
 def test_the_advice_for_damaged_checkpoints_can_be_followed(finished, capsys):

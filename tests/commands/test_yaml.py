@@ -7,6 +7,7 @@ import pytest
 
 from hypersphere.commands import _config, train
 from hypersphere.commands._config import ConfigError
+from hypersphere.commands._yaml import parse_yaml
 
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"{new}: &{new} [{', '.join(['*' + old] * 9)}]\n"
@@ -129,3 +130,10 @@ def test_steps_and_epochs_replace_each_other_level_by_level(tmp_path):
     (tmp_path / "run.json").write_text("{}")
     (tmp_path / "config.yaml").write_text("train: {steps: 1000, epochs: 5.0}\n")
     assert _config.read(f"{tmp_path}/config.yaml").train.epochs == 5
+
+
+def test_numbers_that_are_what_people_read_are_accepted(tmp_path):
+    path = tmp_path / "a.yaml"
+    text = "a: [0, 007, 0.50, 00.5, !!float 010, -3, 1e-3, '010', '1:30', 2026-a, 1_000]\n"
+    found = parse_yaml(text, path)["a"]
+    assert found == [0, 7, 0.5, 0.5, 10.0, -3, "1e-3", "010", "1:30", "2026-a", 1000]

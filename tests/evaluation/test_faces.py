@@ -2,6 +2,7 @@
 
 import copy
 import math
+import os
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from hypersphere.evaluation import (
     SPHEREFACE_TEMPLATE,
     Face,
     align_face,
+    classification,
     detect_and_align,
     extract,
     load_features,
@@ -214,6 +216,15 @@ def test_extraction_in_batches_with_flips_and_progress():
         close(found[:, 1], model(x.flip(-1)))
     with pytest.raises(ValueError, match="at least one sample"):
         extract(model, images[:0])
+
+
+def test_features_that_cannot_be_kept_are_returned(tmp_path):
+    (tmp_path / "file").write_text("")
+    found = extract(Counting(), torch.rand(6, 12), cache=tmp_path / "file")
+    assert found.shape == (6, 5)
+    os.mkfifo(tmp_path / "pipe.json")
+    with pytest.raises(OSError, match="is a pipe or a device; expected a file"):
+        classification(torch.eye(3), torch.arange(3)).to_json(tmp_path / "pipe.json")
 
 
 def test_cache_is_kept_by_model_samples_and_preprocessing(tmp_path):

@@ -392,13 +392,19 @@ def test_thresholds_that_decide_nothing_are_refused(bad):
         lambda: setattr(gallery, "threshold", bad),
         lambda: gallery.verify("ada", torch.ones(3), threshold=bad),
         lambda: gallery.identify(torch.ones(3), threshold=bad),
-        lambda: error_by_group(scores, same, ["a", "b"], bad),
+        lambda: error_by_group(scores, same, ["a", "b"], math.nan if bad == math.inf else bad),
         lambda: YuNet(threshold=bad),
     ):
         with pytest.raises(ValueError, match="threshold: expected a finite number"):
             use()
     with pytest.raises(ValueError, match="threshold: expected a share in"):
         imbalance(torch.eye(2), torch.arange(2), train_counts=[1, 9], threshold=bad)
+
+
+def test_nobody_passes_a_threshold_of_infinity():
+    scores, same = torch.tensor([0.9, 0.9]), torch.tensor([True, False])
+    point = error_by_group(scores, same, ["a", "a"], math.inf).groups[0]
+    assert (point.false_accept, point.false_reject) == (0.0, 1.0)
 
 
 @pytest.mark.parametrize("value", [1, np.float32(0.5), torch.tensor(0.5)])

@@ -286,8 +286,11 @@ def test_the_checksums_of_a_checkpoint_of_a_run_are_compared(tmp_path, capsys, d
         assert told.out == "" and "is damaged" in told.err and damaged in told.err
 
 
-@pytest.mark.parametrize("text", ['{"step": 3}', ' \n{"checksums": {}}'])
-def test_a_state_of_another_program_says_nothing_of_the_weights(tmp_path, text):
+@pytest.mark.parametrize(
+    "content",
+    [b'{"step": 3}', b' \n{"checksums": {}}', b"[1, 2]", b"", b"\xef\xbb\xbf{}", b"\xff\xfe"],
+)
+def test_a_state_of_another_program_says_nothing_of_the_weights(tmp_path, content):
     save_file({"a": torch.ones(4, 4)}, tmp_path / "model.safetensors")
-    (tmp_path / "state.json").write_text(text)
+    (tmp_path / "state.json").write_bytes(content)
     assert "a" in read_checkpoint(tmp_path)

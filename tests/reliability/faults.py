@@ -33,7 +33,7 @@ from reliability.damage import fresh_copy
 from reliability.jobs import JOBS, Job
 
 CHANGES = ("os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.truncate", "os.chmod", "os.link")
-NO_FILE = re.compile("/proc/|/dev/(?!shm/pytest-)")  # that of a test may be in memory
+NO_FILE = re.compile("/proc/|/dev/(?!shm/)")  # files of tests may be in memory
 FILLING = ("open", "os.mkdir", "os.rename")  # what a full disk refuses
 # An attempt that hangs works for long, or waits for long without working at all. An attempt on a
 # busy machine may take long in all and does neither.

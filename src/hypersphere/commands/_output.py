@@ -53,7 +53,10 @@ def check_output(text: str | Path, endings: tuple[str, ...] = ()) -> Path:
         name = f"report{endings[0]}" if endings[0] == ".html" else f"result{endings[0]}"
         raise ValueError(f"{path} is a folder: give {path / name}")
     if endings:
-        check_replaceable(path)
+        try:
+            check_replaceable(path)
+        except OSError as error:
+            raise ValueError(str(error)) from None
     record = _record_of(path)
     if record is not None:
         raise ValueError(

@@ -167,10 +167,10 @@ def _check_node(path: Path, yaml: Any, node: Any, sizes: dict[int, int], above: 
             f"{place}: {shown}; a config holds text, numbers, true, false and null, in lists and "
             f"sections (quote what is meant as text)"
         )
-    if kind in ("int", "float") and AMBIGUOUS.fullmatch(node.value):
+    if kind in ("int", "float") and (number := _unexpected(yaml, kind, node.value)) is not None:
         raise ConfigError(
-            f"{place}: {node.value} is {_yaml_number(yaml, node.value)} in YAML 1.1: write that, "
-            f"or quote what is meant as text"
+            f"{place}: {node.value} is {number} in YAML 1.1: write that, or quote what is meant as "
+            f"text"
         )
     above.add(key)
     size = 1
@@ -186,8 +186,12 @@ def _check_node(path: Path, yaml: Any, node: Any, sizes: dict[int, int], above: 
     return size
 
 
-def _yaml_number(yaml: Any, text: str) -> Any:
-    return yaml.safe_load(text)
+def _unexpected(yaml: Any, kind: str, text: str) -> Any:
+    """What octal digits or minutes stand for, if it is not the number that people read."""
+    if not AMBIGUOUS.fullmatch(text):
+        return None
+    number = yaml.safe_load(f"!!{kind} {text}")
+    return None if ":" not in text and number == float(text) else number
 
 
 def _check_keys(path: Path, yaml: Any, node: Any) -> None:

@@ -142,10 +142,9 @@ def _run(spec: str, own: dict[str, Any], texts: dict[str, str], rest: list[str])
 
     require("optuna", extra="sweep")
     for key in ("run.folder", "run.name"):
-        if key in read_overrides(rest):
+        if key in texts or key in read_overrides(rest):
             raise ConfigError(
-                f"--{key} would change nothing: a sweep is in runs/sweep-STUDY; name it with "
-                f"--study"
+                f"--{key} would change nothing: a sweep is in runs/sweep-STUDY, named by --study"
             )
     space = {key: parse_space(text) for key, text in texts.items()}
     # Wrong names and values are refused here, before the first trial.
@@ -211,7 +210,9 @@ def _search(
         arguments = _with(rest, values)
         try:
             _checked(spec, rest, values)
-        except ValueError as error:  # each value is in its range, and yet they do not go together
+        except ValueError as error:
+            _check_spaces(spec, rest, space)  # stops here if it is the config that is wrong by now
+            # Each value is in its range, and yet they do not go together.
             tell(f"refused ({error})", shown)
             raise no_result(str(error)) from None
         try:

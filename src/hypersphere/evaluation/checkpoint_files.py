@@ -84,8 +84,7 @@ def _check_sum(path: Path) -> None:
     beside, state = checksum_file(path), path.with_name(STATE)
     if beside.exists():
         place, expected = beside, read_text(beside).strip()
-    # Other programs write files of this name, too: an object from the first character on.
-    elif state.is_file() and not read_text(state).lstrip().startswith("{"):
+    elif state.is_file() and _is_sealed(state):
         place, expected = state, read_state(path.parent)["checksums"].get(path.name)
     else:
         return
@@ -94,6 +93,12 @@ def _check_sum(path: Path) -> None:
             f"{path} is damaged or was changed after it was written: its checksum differs from "
             f"that in {place.name}"
         )
+
+
+def _is_sealed(state: Path) -> bool:
+    """Whether it begins with a checksum; other programs write files of this name, too."""
+    with open(state, "rb") as file:
+        return re.fullmatch(rb"[0-9a-f]{8}[\r\n]", file.read(9)) is not None
 
 
 def _tensors(content: Any, path: Path) -> dict[str, Tensor]:

@@ -76,8 +76,12 @@ class Arrays(dict[str, Tensor]):
         array = self.others.get(name)
         if array is None or array.dtype.kind not in "US":
             return None
-        decoded = np.char.decode(array, "utf-8") if array.dtype.kind == "S" else array
-        return [str(text) for text in decoded.reshape(-1)]
+        if array.dtype.kind == "S":
+            try:
+                array = np.char.decode(array, "utf-8")
+            except UnicodeDecodeError:
+                raise ValueError(f"{name}: expected text in UTF-8; got other bytes") from None
+        return [str(text) for text in array.reshape(-1)]
 
 
 def load_features(path: str | Path) -> Arrays:
@@ -180,5 +184,6 @@ def pick_names(arrays: Arrays, path: str | Path) -> list[str]:
         if (texts := arrays.texts(key)) is not None:
             return texts
         if (numbers := pick_optional(arrays, key, path)) is not None:
-            return [str(number) for number in check_row_labels(key, numbers, count).tolist()]
+            check_row_labels(key, numbers.flatten(), count)
+            return [str(number) for number in numbers.flatten().tolist()]
     return [""] * count

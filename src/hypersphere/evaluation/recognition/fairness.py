@@ -101,7 +101,8 @@ def error_by_group(
     names = [str(g) for g in (groups.tolist() if hasattr(groups, "tolist") else groups)]
     if len(names) != len(values):
         raise ValueError(f"groups: expected one per pair, {len(values)}; got {len(names)}")
-    least = float(check_threshold(threshold))
+    # A rate that equal scores allow nobody to have is reached by accepting none.
+    least = float(check_threshold(threshold, finite=False))
     accepted = values >= least
     number = {name: i for i, name in enumerate(dict.fromkeys(names))}
     index = torch.tensor([number[name] for name in names])

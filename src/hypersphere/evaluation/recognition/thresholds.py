@@ -244,11 +244,12 @@ def check_rate(far: float) -> float:
     return far
 
 
-def check_threshold(threshold: Any) -> float | Threshold:
+def check_threshold(threshold: Any, finite: bool = True) -> float | Threshold:
     """Refuse what is no threshold.
 
     Args:
         threshold: a number, such as a cosine, or a `Threshold`.
+        finite: refuse infinity too, which accepts none or all. Default: True.
 
     Returns:
         The threshold.
@@ -256,7 +257,7 @@ def check_threshold(threshold: Any) -> float | Threshold:
     if isinstance(threshold, Threshold):
         return threshold
     value = threshold.item() if isinstance(threshold, Tensor) and not threshold.ndim else threshold
-    if not (is_number(value) and math.isfinite(value)):
+    if not is_number(value) or math.isnan(value) or (finite and math.isinf(value)):
         raise ValueError(
             f"threshold: expected a finite number, such as a cosine of 0.5; got {threshold!r}"
         )

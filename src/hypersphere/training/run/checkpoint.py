@@ -84,9 +84,9 @@ def explain_os_error(error: Exception, path: Path) -> RunError:
 
 def write_atomically(path: Path, text: str) -> None:
     """Replace a small text file so that a reader sees the old or the new one, never half of it."""
-    check_replaceable(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
+        check_replaceable(path)
         with open(temporary, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
@@ -114,9 +114,9 @@ def save_weights(path: Path, tensors: dict[str, Tensor], checksum: bool = True) 
         shared = where in seen or value.untyped_storage().nbytes() != value.nbytes
         seen.add(where)
         plain[name] = value.clone() if shared else value
-    check_replaceable(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
+        check_replaceable(path)
         safetensors.save_file(plain, str(temporary))
         os.chmod(temporary, 0o666 & ~_UMASK)  # safetensors writes for the owner only
         found = file_checksum(temporary) if checksum else ""

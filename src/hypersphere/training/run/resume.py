@@ -75,7 +75,7 @@ def record_changes(
 ) -> None:
     """Say the changes and keep them: config.yaml, run.json's config, and a note in run.json."""
     saved = list_checkpoints(record.checkpoints)
-    if not saved and (record.path / "summary.json").exists():
+    if not saved and _is_finished(record.path):
         raise RunError(
             f"{record.path} is a finished run whose checkpoints are gone: there is nothing to go "
             f"on from. Put {record.checkpoints} back, or train in another folder without --resume"
@@ -105,6 +105,14 @@ def record_changes(
     record.json("run.json", details)
     if config_text is not None:
         record.text("config.yaml", config_text)
+
+
+def _is_finished(folder: Path) -> bool:
+    """Whether a run came to its end: a test on the way writes a summary without the time."""
+    try:
+        return "seconds" in read_record(folder / "summary.json")
+    except (OSError, RunError):
+        return False
 
 
 def for_processes(task: dict[str, Any], count: int) -> dict[str, Any]:
