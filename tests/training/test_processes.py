@@ -231,3 +231,26 @@ def test_the_command_names_a_rank_that_was_killed(tmp_path, way, victim):
         with suppress(ProcessLookupError):
             os.killpg(started.pid, signal.SIGKILL)
         started.wait()
+
+
+def test_a_failed_run_ends_though_its_group_has_work_left(tmp_path):
+    script = Path(__file__).with_name("broken_reducer.py")
+    log = tmp_path / "log"
+    with log.open("wb") as out:
+        ranks = [
+            warm.Popen(
+                [sys.executable, str(script), str(rank), "2", str(tmp_path)],
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+                stdout=out,
+                stderr=STDOUT,
+            )
+            for rank in range(2)
+        ]
+    try:
+        wait_until((tmp_path / "left").exists, 60, log)
+        ranks[1].kill()
+        assert ranks[0].wait(60) == 0, log.read_text()
+    finally:
+        for process in ranks:
+            process.kill()
+            process.wait()

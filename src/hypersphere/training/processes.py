@@ -137,6 +137,18 @@ def end_processes() -> None:
         dist.destroy_process_group()
 
 
+def _let_go_last(held: list[Any]) -> None:
+    """Keep the group in `held` until nobody else has it.
+
+    Taking a group apart waits for its threads, and a thread that lets go of a tensor waits for the
+    lock of the interpreter. A reference of Python gives the lock away meanwhile. DDP's reducer,
+    which goes with the failed run, would keep it, and both would wait for ever.
+    """
+    while sys.getrefcount(held[0]) > 2:  # those of the list and of this call
+        time.sleep(0.05)
+    held.clear()
+
+
 class _Board:
     """Who takes part and how they ended, in the store of the process group."""
 
@@ -172,7 +184,11 @@ class _Board:
         self.pulse.ask_the_store_only()
         self.write(reason)
         if dist.is_initialized() and dist.get_backend() == "gloo":
+            held = [dist.group.WORLD]
             dist.destroy_process_group()
+            threading.Thread(
+                target=_let_go_last, args=(held,), name="let-go-last", daemon=True
+            ).start()
         end = time.monotonic() + PATIENCE
         signs = _Signs(self)
         with suppress(RuntimeError):
