@@ -12,6 +12,7 @@ from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 
 import hypersphere as hs
 from hypersphere import heads, models
+from hypersphere.layers.running_norm import RunningNorm
 from hypersphere.training import Config, NotFinite, RunFolder, Settings, fit, make_fabric
 from hypersphere.training.config import DataConfig, GanConfig
 from hypersphere.training.diagnose import bad_buffers, explain, finite_buffers
@@ -226,6 +227,19 @@ def test_masks_and_values_not_yet_measured_are_no_bad_buffers():
     net.filled[0, 0] = math.nan
     assert bad_buffers(net, start) == ["running_mean", "running_var", "filled"]
     assert bad_buffers(nn.Linear(2, 2), finite_buffers(nn.Linear(2, 2))) == []
+
+
+@pytest.mark.parametrize(
+    ("net", "name"),
+    [
+        (heads.AdaFaceHead(4, 3), "margin.std"),
+        (nn.Sequential(RunningNorm()), "0.mean"),
+    ],
+)
+def test_running_statistics_of_heads_and_layers_are_looked_at(net, name):
+    start = finite_buffers(net)
+    net.get_buffer(name).fill_(math.inf)
+    assert bad_buffers(net, start) == [name]
 
 
 @pytest.mark.filterwarnings("ignore:Lazy modules are a new feature")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,10 @@ __all__ += ["spoiled_buffer"]
 ADVICE = "; a smaller learning rate, clipping (train.clip) or warm-up (schedule.warmup) often helps"
 BAD_BATCH = "the batch itself holds NaN or infinity"
 WENT_BAD_BEFORE = "went bad in the update before"
+
+
+# How the names of running statistics end: those of torch, and of heads and patch norms here.
+STATISTIC = re.compile("running_.*|mean|std")
 
 
 class NotFinite(ArithmeticError):
@@ -104,7 +109,7 @@ def bad_buffers(model: nn.Module, start: dict[str, torch.Size]) -> list[str]:
         for (name, value), good in zip(named.items(), finite, strict=True)
         if not good
         and start.get(name) == value.shape
-        and (name.rpartition(".")[2].startswith("running_") or _numbers(value).isnan().any())
+        and (STATISTIC.fullmatch(name.rpartition(".")[2]) or _numbers(value).isnan().any())
     ]
 
 
