@@ -233,6 +233,38 @@ def test_the_command_names_a_rank_that_was_killed(tmp_path, way, victim):
         started.wait()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_rank_that_is_killed_before_the_processes_met_is_named(tmp_path, victim):
+    (tmp_path / "config.yaml").write_text(CONFIG)
+    command = ["hypersphere", "train", str(tmp_path / "config.yaml"), "--fabric.devices", "2"]
+    log = tmp_path / "log"
+    with log.open("wb") as out:
+        started = warm.Popen(
+            [sys.executable, "-m", *command, "--run.folder", str(tmp_path / "run")],
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            stdout=out,
+            stderr=STDOUT,
+            start_new_session=True,
+        )
+    try:
+        wait_until(lambda: 1 in rank_pids(started.pid), 60, log)
+        ranks = rank_pids(started.pid)
+        os.kill(ranks[victim], signal.SIGKILL)
+        code = started.wait(60)
+        wait_until(lambda: not any(map(is_alive, ranks.values())), 60, log)
+        said = log.read_text(errors="replace")
+        how = "is gone" if victim == 0 else "was ended by signal 9"
+        assert f"process {victim} of 2 (pid {ranks[victim]}) {how} before the" in said, said
+        assert f"this one, {1 - victim}, stops too. Start the run again" in said
+        assert "Traceback" not in said
+        assert code == (-9 if victim == 0 else 1)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(started.pid, signal.SIGKILL)
+        started.wait()
+
+
 def test_a_failed_run_ends_though_its_group_has_work_left(tmp_path):
     script = Path(__file__).with_name("broken_reducer.py")
     log = tmp_path / "log"

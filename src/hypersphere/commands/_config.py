@@ -66,6 +66,7 @@ __all__ += [
 FIXED = tuple(
     f.name for f in dataclasses.fields(Config) if dataclasses.is_dataclass(f.default_factory)
 )
+MINUTES = re.compile(r"(?<![\w.])[-+]?[0-9][0-9_]*(?::[0-9.]+)+")
 # Dictionaries whose keys the constructor checks.
 FREE = ("data.options", "head.annealing", "gan.generator")
 
@@ -104,6 +105,7 @@ def read(
     except Exception as error:  # jsonargparse has several kinds; all mean a wrong value
         raise ConfigError(_readable(error, known)) from None
     _check_text(flat, parsed)
+    _check_minutes(overrides, parsed)
     return _assemble(parsed, chosen_names)
 
 
@@ -325,14 +327,27 @@ def _check_text(given: Mapping[str, Any], parsed: Mapping[str, Any]) -> None:
         is_number = isinstance(value, float) and math.isfinite(value)
         if is_number or not isinstance(value, (list, dict, float)):
             continue
-        found: Any = parsed
-        for part in key.split("."):
-            found = found.get(part) if isinstance(found, Mapping) else None
-        if isinstance(found, str):
+        if isinstance(_value_at(key, parsed), str):
             kinds = {"list": "a list: ", "dict": "a mapping: "}
             raise ConfigError(
                 f"{key}: expected text, got {kinds.get(type(value).__name__, '')}{value}"
             )
+
+
+def _check_minutes(given: Mapping[str, Any], parsed: Mapping[str, Any]) -> None:
+    """Refuse 1:30 on the command line where it was read as a number: minutes in YAML 1.1."""
+    for key, value in given.items():
+        for text in MINUTES.findall(value if isinstance(value, str) else ""):
+            if text not in repr(_value_at(key, parsed)):
+                raise ConfigError(f"{key}: {text} is no number (minutes are not read)")
+
+
+def _value_at(key: str, values: Mapping[str, Any]) -> Any:
+    """What stands at "section.key" in nested dictionaries; None if nothing does."""
+    found: Any = values
+    for part in key.split("."):
+        found = found.get(part) if isinstance(found, Mapping) else None
+    return found
 
 
 def _assemble(parsed: dict[str, Any], chosen: Mapping[str, Any]) -> Config:
@@ -371,8 +386,11 @@ def _readable(error: Exception, known: Mapping[str, Any]) -> str:
     union = re.match(r'Parser key "([\w.]+)": Does not validate .* Given value: ?(.*)', text)
     wrong = union or found
     if wrong is not None and range_of(known.get(wrong[1])) is not None:
+        hint = known[wrong[1]]
+        # Of a list whose items are numbers, one item may be wrong.
+        kind = {"<class 'int'>": int, "<class 'float'>": float}.get(wrong[2], hint)
         try:  # a word where a number belongs, such as nan: the message has the range
-            ranges.check(wrong[1], wrong.groups()[-1], known[wrong[1]])
+            ranges.check(wrong[1], wrong.groups()[-1], kind, range_of(hint))
         except ValueError as refused:
             return str(refused)
     if union is not None and union[1] in known:

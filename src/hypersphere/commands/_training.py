@@ -138,16 +138,20 @@ def train_and_tell(config: Any, folder: Path, resume: bool, text: str, begun: bo
     from hypersphere.training.baseline import gain_over
     from hypersphere.training.distributed import make_fabric
     from hypersphere.training.processes import end_processes
+    from hypersphere.training.run.checkpoint import RunError
     from hypersphere.training.run.folder import RunFolder
 
     try:
         fabric = make_fabric(**vars(config.fabric))
+    except RunError:  # a process ended
+        raise
     except (TypeError, ValueError, RuntimeError) as error:  # e.g. an accelerator that is not there
         raise _config.ConfigError(f"fabric: {error}") from error
     if not begun and fabric.is_global_zero and not config.train.quiet:
         print(f"loading {config.data.name} ...", file=sys.stderr, flush=True)
     if fabric.world_size > 1:
-        folder = Path(fabric.broadcast(str(folder)))
+        with fabric.meeting.exchange():
+            folder = Path(fabric.broadcast(str(folder)))
     began = time.perf_counter()
     try:
         outcome, twin = _train_both(config, folder, resume, text, fabric)

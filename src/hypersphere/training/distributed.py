@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from hypersphere.training.fsdp import is_fsdp, make_strategy
+from hypersphere.training.meeting import Meeting
 from hypersphere.training.run.checkpoint import RunError
 
 __all__ = ["Agreement", "SyncedBatchNorm", "any_process", "gather_states", "make_fabric"]
@@ -81,8 +82,10 @@ def make_fabric(
         strategy=make_strategy(precision) if strategy == "fsdp" else strategy,
         precision=precision,
     )
-    fabric.launch()
-    fabric.silence = silence  # read by `processes.named_failures`
+    fabric.silence = silence  # this and `meeting` are read by `processes.named_failures`
+    fabric.meeting = Meeting(fabric)
+    with fabric.meeting.exchange():
+        fabric.launch()
     return fabric
 
 

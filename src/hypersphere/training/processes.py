@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -26,6 +26,9 @@ from hypersphere.training.diagnose import BAD_BATCH, WENT_BAD_BEFORE, NotFinite
 from hypersphere.training.pulse import EVERY, Pulse
 from hypersphere.training.run.checkpoint import RunError
 from hypersphere.training.run.lock import is_alive
+
+if dist.is_available():  # its functions would keep, as defaults, a group that is there before them
+    import torch.distributed.nn  # noqa: F401
 
 __all__ = ["SILENCE", "end_processes", "named_failures"]
 
@@ -48,7 +51,9 @@ def named_failures(fabric: Any) -> Iterator[None]:
     if fabric.world_size == 1:
         yield
         return
-    board = _Board(fabric)
+    meeting = getattr(fabric, "meeting", None)
+    with meeting.exchange() if meeting else nullcontext():
+        board = _Board(fabric)
     _hold_back_fabric()
     sigterm = _Sigterm()
     try:

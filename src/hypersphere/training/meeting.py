@@ -1,0 +1,95 @@
+"""A process that ends before the processes of a run have met: the others end too, and name it.
+
+Until they have met there is no store that says who takes part (`processes.py`), and who waits for a
+process that will never come waits for half an hour. But the process that starts the others sees
+them end, and they see that it is gone. torchrun watches the processes that it starts itself.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from hypersphere.training.run.checkpoint import RunError
+from hypersphere.training.run.lock import is_alive
+
+__all__ = ["Meeting"]
+
+STARTED_BY = "HYPERSPHERE_STARTED_BY"  # read by the processes that Fabric starts
+EVERY = 0.1  # seconds between two looks
+PATIENCE = 2.0  # seconds in which it shows who is gone
+
+
+class Meeting:
+    """Names the process that keeps the others from meeting.
+
+    Args:
+        fabric: devices and processes, before its ``launch``.
+    """
+
+    def __init__(self, fabric: Any) -> None:
+        self.processes = getattr(fabric.strategy, "num_processes", None)  # on this machine
+        launcher = fabric.strategy.launcher  # None: torchrun, SLURM or Fabric has started this one
+        self.children = getattr(launcher, "procs", None)
+        self.parent = os.environ.pop(STARTED_BY, None)
+
+    @contextmanager
+    def exchange(self) -> Iterator[None]:
+        """Context of what the processes exchange before they watch each other."""
+        over = threading.Event()
+
+        def watch() -> None:
+            while not over.wait(EVERY):
+                gone = self._gone()
+                if gone and not over.is_set():
+                    self._leave(gone)
+
+        if self.children is not None:
+            os.environ[STARTED_BY] = str(os.getpid())
+        if self.children is not None or self.parent is not None:
+            threading.Thread(target=watch, name="meeting", daemon=True).start()
+        try:
+            yield
+        except RuntimeError as error:
+            if self.processes is None:  # there are no others
+                raise
+            over.wait(PATIENCE)  # of `watch`, which ends this process if it sees who is gone
+            raise RunError(
+                f"the processes of this run did not meet, one of them may have ended: {error}"
+            ) from error
+        finally:
+            over.set()
+            os.environ.pop(STARTED_BY, None)  # no other program is part of this run
+
+    def _gone(self) -> str | None:
+        """What became of another process on this machine, if it is gone."""
+        for local, process in enumerate(list(self.children or ()), start=1):
+            code = process.poll()
+            if code is not None:
+                how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+                return f"{self._name(local)} (pid {process.pid}) {how}"
+        if self.parent is not None and not is_alive(int(self.parent)):
+            return f"{self._name(0)} (pid {self.parent}) is gone"
+        return None
+
+    def _name(self, local: int) -> str:
+        return f"process {self._rank(local)} of {os.environ['WORLD_SIZE']}"
+
+    def _rank(self, local: int) -> int:
+        return int(os.environ["NODE_RANK"]) * int(self.processes or 1) + local
+
+    def _leave(self, gone: str) -> None:
+        """End this process, wherever it waits; those that it started see that it is gone."""
+        own = self._rank(int(os.environ["LOCAL_RANK"]))
+        print(
+            f"hypersphere: {gone} before the processes had met; this one, {own}, stops too. "
+            f"Start the run again",
+            file=sys.stderr,
+            flush=True,
+        )
+        sys.stdout.flush()
+        os._exit(1)
