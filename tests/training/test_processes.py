@@ -234,8 +234,15 @@ def test_the_command_names_a_rank_that_was_killed(tmp_path, way, victim):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("victim", [0, 1])
-def test_a_rank_that_is_killed_before_the_processes_met_is_named(tmp_path, victim):
+@pytest.mark.parametrize(
+    ("victim", "sent", "how", "expected"),
+    [
+        (0, signal.SIGKILL, "is gone", -9),
+        (1, signal.SIGKILL, "was ended by signal 9", 1),
+        (1, signal.SIGTERM, "was ended by signal 15", 143),
+    ],
+)
+def test_a_rank_that_ends_before_the_processes_met_is_named(tmp_path, victim, sent, how, expected):
     (tmp_path / "config.yaml").write_text(CONFIG)
     command = ["hypersphere", "train", str(tmp_path / "config.yaml"), "--fabric.devices", "2"]
     log = tmp_path / "log"
@@ -250,15 +257,14 @@ def test_a_rank_that_is_killed_before_the_processes_met_is_named(tmp_path, victi
     try:
         wait_until(lambda: 1 in rank_pids(started.pid), 60, log)
         ranks = rank_pids(started.pid)
-        os.kill(ranks[victim], signal.SIGKILL)
+        os.kill(ranks[victim], sent)
         code = started.wait(60)
         wait_until(lambda: not any(map(is_alive, ranks.values())), 60, log)
         said = log.read_text(errors="replace")
-        how = "is gone" if victim == 0 else "was ended by signal 9"
         assert f"process {victim} of 2 (pid {ranks[victim]}) {how} before the" in said, said
         assert f"this one, {1 - victim}, stops too. Start the run again" in said
         assert "Traceback" not in said
-        assert code == (-9 if victim == 0 else 1)
+        assert code == expected
     finally:
         with suppress(ProcessLookupError):
             os.killpg(started.pid, signal.SIGKILL)

@@ -8,6 +8,7 @@ them end, and they see that it is gone. torchrun watches the processes that it s
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ __all__ = ["Meeting"]
 
 STARTED_BY = "HYPERSPHERE_STARTED_BY"  # read by the processes that Fabric starts
 EVERY = 0.1  # seconds between two looks
+STOPPED = (128 + signal.SIGINT, 128 + signal.SIGTERM)  # exit codes
 PATIENCE = 2.0  # seconds in which it shows who is gone
 
 
@@ -46,7 +48,7 @@ class Meeting:
             while not over.wait(EVERY):
                 gone = self._gone()
                 if gone and not over.is_set():
-                    self._leave(gone)
+                    self._leave(*gone)
 
         if self.children is not None:
             os.environ[STARTED_BY] = str(os.getpid())
@@ -65,15 +67,19 @@ class Meeting:
             over.set()
             os.environ.pop(STARTED_BY, None)  # no other program is part of this run
 
-    def _gone(self) -> str | None:
-        """What became of another process on this machine, if it is gone."""
+    def _gone(self) -> tuple[str, int] | None:
+        """What became of another process on this machine, if it is gone, and the exit code of this
+        one: that of an interruption, which a terminal sends to all of them.
+        """
         for local, process in enumerate(list(self.children or ()), start=1):
             code = process.poll()
             if code is not None:
                 how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
-                return f"{self._name(local)} (pid {process.pid}) {how}"
+                stopped = 128 - code if code < 0 else code
+                own = stopped if stopped in STOPPED else 1
+                return f"{self._name(local)} (pid {process.pid}) {how}", own
         if self.parent is not None and not is_alive(int(self.parent)):
-            return f"{self._name(0)} (pid {self.parent}) is gone"
+            return f"{self._name(0)} (pid {self.parent}) is gone", 1
         return None
 
     def _name(self, local: int) -> str:
@@ -82,7 +88,7 @@ class Meeting:
     def _rank(self, local: int) -> int:
         return int(os.environ["NODE_RANK"]) * int(self.processes or 1) + local
 
-    def _leave(self, gone: str) -> None:
+    def _leave(self, gone: str, code: int) -> None:
         """End this process, wherever it waits; those that it started see that it is gone."""
         own = self._rank(int(os.environ["LOCAL_RANK"]))
         print(
@@ -92,4 +98,4 @@ class Meeting:
             flush=True,
         )
         sys.stdout.flush()
-        os._exit(1)
+        os._exit(code)
