@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import os
 import signal
 import sys
+import threading
 from collections.abc import Sequence
+from typing import Any
 
 from ._terminal import complain, hanging, plain_log, plain_warnings
 from ._version import __version__
@@ -65,6 +68,41 @@ def _run(name: str, arguments: list[str]) -> int:
     return int(module.main(arguments, *more))
 
 
+def _open_closed_streams() -> None:
+    """What is written to a stream that was closed (>&-) goes nowhere, and into no other file."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+
+
+def _interrupt_again(unraisable: Any) -> None:
+    """An interrupt in a callback of the interpreter, which would show it and go on, comes again."""
+    if isinstance(unraisable.exc_value, KeyboardInterrupt):
+        # From another thread, a moment later: here it would be dropped, too.
+        threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGINT)).start()
+    else:
+        sys.__unraisablehook__(unraisable)
+
+
+def _show(text: str) -> int:
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        sys.stderr.close()
+    except OSError as error:
+        complain("", error)
+        return 1
+    return 0
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one subcommand.
 
@@ -75,12 +113,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code; 2 if the command line was not understood.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
+    _open_closed_streams()
+    if argv is None:  # this process is ours
+        sys.unraisablehook = _interrupt_again
+    # torch's warnings of C++ bring a page of addresses when another process of a run is killed.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     if not arguments or arguments[0] in ("-h", "--help", "help"):
-        print(usage())
-        return 0
+        return _show(usage())
     if arguments[0] in ("-V", "--version"):
-        print(f"hypersphere {__version__}")
-        return 0
+        return _show(f"hypersphere {__version__}")
+    for argument in arguments:
+        if not _is_utf8(argument):  # neither YAML, JSON nor safetensors has a way to write such
+            complain("", f"{argument!r} is not valid UTF-8: rename the file or folder")
+            return 2
     name, *rest = arguments
     if name not in COMMANDS:
         near = nearest(name, COMMANDS)

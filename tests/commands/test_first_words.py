@@ -1,5 +1,6 @@
 """The first words of a command come before torch is imported, which takes seconds."""
 
+import shlex
 import subprocess
 import sys
 import time
@@ -124,3 +125,23 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
     taken, faults = run.stdout.split()
     if taken == "True":
         assert int(faults) < 2048 * 10  # 2048 pages each time, were they handed back
+
+
+def test_closed_and_full_streams_are_no_tracebacks(folder):
+    hypersphere = f"{shlex.quote(sys.executable)} -m hypersphere"
+    for words, code, said in (
+        ("heads >&-", 0, ""),
+        ("--help >&-", 0, ""),
+        ("--help 2>&-", 0, "usage: hypersphere"),
+        ("--help >/dev/full", 1, "hypersphere: [Errno 28]"),
+    ):
+        done = subprocess.run(
+            ["bash", "-c", f"{hypersphere} {words}"], cwd=folder, capture_output=True, text=True
+        )
+        assert done.returncode == code and said in done.stdout + done.stderr, words
+        assert "Traceback" not in done.stderr
+
+
+def test_a_name_that_is_not_utf8_is_refused(capsys):
+    assert cli.main(["train", "n\udcff.yaml"]) == 2
+    assert "is not valid UTF-8: rename the file or folder" in capsys.readouterr().err

@@ -1,6 +1,9 @@
 """Ctrl-C outside of the loop of training: a sentence, and what to do next."""
 
 import signal
+import subprocess
+import sys
+import time
 
 import pytest
 
@@ -88,3 +91,24 @@ def test_a_folder_with_a_record_can_be_resumed(tmp_path, monkeypatch):
         during.setattr(RunFolder, "json", json)
         assert cli.main([*SMALL, "--run.folder", "run"]) == 130
     assert cli.main([*SMALL, "--run.folder", "run"]) == 0
+
+
+def test_inside_a_callback_of_the_interpreter_it_is_not_dropped(tmp_path):
+    """Of an object that ends, say: Python would show a traceback and go on."""
+    (tmp_path / "interrupted.py").write_text(
+        "import signal, time, weakref\n"
+        "class Thing: ...\n"
+        "thing = Thing()\n"
+        "seen = weakref.ref(thing, lambda _: signal.raise_signal(signal.SIGINT))\n"
+        "del thing\n"
+        "time.sleep(30)\n"
+    )
+    began = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-m", "hypersphere", "heads", "--plugin", "interrupted.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 130 and time.monotonic() - began < 25
+    assert "hypersphere heads: interrupted;" in done.stderr and "Traceback" not in done.stderr

@@ -137,3 +137,32 @@ def test_numbers_that_are_what_people_read_are_accepted(tmp_path):
     text = "a: [0, 007, 0.50, 00.5, !!float 010, -3, 1e-3, '010', '1:30', 2026-a, 1_000]\n"
     found = parse_yaml(text, path)["a"]
     assert found == [0, 7, 0.5, 0.5, 10.0, -3, "1e-3", "010", "1:30", "2026-a", 1000]
+
+
+@pytest.mark.parametrize(
+    "text", ["12:30", "/d/12:30/x", "s3://h:80/a", "12:30 # note", "#1:30", "#"]
+)
+def test_text_stays_text(text):
+    assert _config.read(None, ["--run.folder", text]).run.folder == text
+
+
+@pytest.mark.parametrize("text", ["{start: 12:30}", '{"start": "12:30"}', "{start: '12:30'}"])
+def test_times_are_no_numbers(tmp_path, text):
+    assert _config.read(None, ["--data.options", text]).data.options == {"start": "12:30"}
+    assert _config.read(None, ["--data.options.start", "12:30"]).data.options["start"] == "12:30"
+    numbers = '{a: [1:30, 0x10, 1e3, -2, .5, true, null, "7"], b: 1_000}'
+    found = _config.read(None, ["--data.options", numbers]).data.options
+    assert found == {"a": ["1:30", 16, 1000.0, -2, 0.5, True, None, "7"], "b": 1000}
+    path = tmp_path / "c.yaml"
+    path.write_text('data: {name: digits, options: {start: "12:30"}}\n')
+    assert _config.read(str(path)).data.options == {"start": "12:30"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['train: {steps: "1:30"}', 'model: {widths: ["1:30", 16, 16]}', 'optimizer: {lr: "1:30"}'],
+)
+def test_quoted_times_are_no_numbers_either(tmp_path, text):
+    (tmp_path / "c.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=r"1:30 is no number \(minutes are not read\)"):
+        _config.read(f"{tmp_path}/c.yaml")

@@ -222,6 +222,75 @@ def test_labels_of_text_are_the_names_of_a_gallery(capsys, saved, tmp_path):
         assert run(capsys, "gallery", "list", gallery)[1] == "ada  6\nbob  6\neve  6\nzoe  6\n"
 
 
+@pytest.mark.parametrize("shape", [(2, 12), (24, 1)], ids=str)
+@pytest.mark.parametrize("name", ["names", "labels"])
+def test_names_in_a_table_are_refused(capsys, saved, tmp_path, name, shape):
+    for names in (saved.texts, saved.numbers):
+        file = saved(**{name: names.reshape(shape)})
+        code, out, err = run(capsys, "gallery", "enroll", tmp_path / "g", "--features", file)
+        assert code == 1 and out == "" and err.count("\n") == 1
+        assert f"{name}: expected " in err and f"shape {shape}" in err
+        assert not (tmp_path / "g").exists()
+
+
+@pytest.mark.parametrize("words", NUMBERED, ids=lambda words: " ".join(map(str, words)))
+def test_huge_labels_count_as_small_ones_do(capsys, saved, words):
+    kind, *rest = words
+    found = [
+        run(capsys, "evaluate", kind, "--features", saved(labels=labels), *rest)
+        for labels in (saved.numbers, saved.numbers * 10**8, saved.numbers + 2**62)
+    ]
+    assert found[0] == found[1] == found[2] and found[0][0] == 0
+    unsigned = saved(labels=saved.numbers.astype(np.uint64) + np.uint64(2**63))
+    code, _, err = run(capsys, "evaluate", kind, "--features", unsigned, *rest)
+    assert code == 1 and "labels: expected numbers below 2**63; got" in err
+
+
+@pytest.mark.parametrize("size", [1e300, 1e-300])
+@pytest.mark.parametrize(
+    "words", [words for words in NUMBERED if words[0] not in ("geometry", "fewshot")], ids=str
+)
+def test_features_of_any_size_give_the_same(capsys, saved, words, size):
+    kind, *rest = words
+    found = [
+        run(capsys, "evaluate", kind, "--features", saved(features=scale * saved.rows), *rest)
+        for scale in (np.float64(1), np.float64(size))
+    ]
+    assert found[0] == found[1] and found[0][0] == 0
+
+
+def test_features_out_of_range_are_a_sentence_or_right(capsys, saved):
+    rows = saved.rows.astype(np.float64)
+    pairs = {"same": saved.numbers % 2, "index": np.arange(48).reshape(24, 2) % 24}
+    words = ["evaluate", "verification", "--folds", 2, "--pca", 3, "--features"]
+    found = [
+        run(capsys, *words, saved(features=size * rows, **pairs)) for size in (1, 1e300, 1e-300)
+    ]
+    assert found[0] == found[1] == found[2] and found[0][0] == 0
+    lines = [
+        run(capsys, "evaluate", "geometry", "--features", saved(features=size * rows))[1]
+        for size in (1, 1e300)
+    ]
+    plain, huge = (text[text.index("features:") :].splitlines() for text in lines)
+    different = [b.split() for a, b in zip(plain, huge, strict=True) if a.split() != b.split()]
+    assert len(different) == 1 and different[0][0] == "norm" and "inf" not in lines[1]
+    assert len(max(lines[1].splitlines(), key=len)) < 200
+    real = {"logits": rows, "real_features": rows[::-1] + 1}
+    words = ["evaluate", "generative", "--splits", 2, "--features"]
+    assert run(capsys, *words, saved(**real))[0] == 0
+    huge = {name: 1e300 * array for name, array in real.items()}
+    code, out, err = run(capsys, *words, saved(features=1e300 * rows, **huge))
+    assert code == 1 and out == "" and "whose squared distance is below 1.8e308" in err
+    words = ["evaluate", *NUMBERED[-1], "--features"]
+    for size in (1e300, 1e-300):
+        code, out, err = run(capsys, *words, saved(features=size * rows))
+        assert code == 1 and out == "" and "features: expected lengths near 1" in err
+    for kind in ("classification", "imbalance"):
+        words = ["evaluate", kind, "--features", saved(logits=saved.numbers * 10**17)]
+        code, out, err = run(capsys, *words)
+        assert code == 1 and "expected numbers of classes below 16,384; got 3" in err
+
+
 @pytest.mark.parametrize("words", NUMBERED, ids=lambda words: " ".join(map(str, words)))
 def test_features_without_a_direction_are_told(capsys, saved, words):
     kind, *rest = words

@@ -76,6 +76,20 @@ def test_bad_samples_leave_the_gallery_as_it_was(sample, message):
         gallery.enroll(" ", torch.randn(8))
 
 
+@pytest.mark.parametrize("size", [1e300, 1e-300, 1e-320])
+def test_features_of_any_size_count_by_their_direction(tmp_path, size):
+    """They became infinite, or zero, in float32; infinite ones were saved and never read again."""
+    rows = torch.randn(2, 8, dtype=torch.float64)
+    gallery, plain = Gallery(), Gallery()
+    for name, row in zip("ab", rows, strict=True):
+        gallery.enroll(name, size * row)
+        plain.enroll(name, row)
+    gallery.save(tmp_path)
+    found = Gallery.load(tmp_path)
+    assert torch.allclose(found.features, plain.features, atol=1e-2 if size < 1e-310 else 1e-6)
+    assert found.verify("a", size * rows[0], threshold=0.99)[0]
+
+
 @pytest.mark.parametrize(
     "names",
     [

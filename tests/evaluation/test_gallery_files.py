@@ -1,18 +1,23 @@
 """Gallery folders: checked on load, safe beside other readers and writers, safe to print."""
 
+import errno
 import json
+import math
 import multiprocessing
+import os
 import threading
 import time
 
 import numpy as np
 import pytest
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from hypersphere import cli
 from hypersphere._terminal import printable
 from hypersphere.evaluation import Gallery, GalleryError
+from hypersphere.evaluation.gallery import store
 
 
 def saved(folder, count=4):
@@ -117,6 +122,41 @@ def test_a_threshold_that_was_changed_is_refused(tmp_path, threshold):
     change(tmp_path, threshold=threshold)
     with pytest.raises(GalleryError, match="the threshold does not match its checksum"):
         Gallery.load(tmp_path)
+
+
+def test_what_could_not_be_read_is_not_written(tmp_path):
+    saved(tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(ValueError, match="features: row 0 has NaN or infinite"):
+        store.write_gallery(tmp_path, torch.full((1, 4), math.inf), ["a"], "", {})
+    assert before == {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+
+
+@pytest.mark.parametrize("part", ["features", "record"])
+def test_a_full_disk_is_told_with_the_file_and_leaves_the_old_gallery(
+    tmp_path, monkeypatch, capsys, part
+):
+    """safetensors has an error of its own for it, which no command knew."""
+    folder = tmp_path / "g"
+    saved(folder)
+    np.savez(
+        tmp_path / "f.npz", features=np.eye(2, 4, dtype=np.float32), names=np.array(["x", "y"])
+    )
+
+    def full(*_):
+        text = os.strerror(errno.ENOSPC)
+        if part == "features":
+            raise SafetensorError(f"I/O error: {text} (os error {errno.ENOSPC})")
+        raise OSError(errno.ENOSPC, text)
+
+    monkeypatch.setattr(
+        *(("safetensors.torch.save_file", full) if part == "features" else ("os.fsync", full))
+    )
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert cli.main(["gallery", "enroll", str(folder), "--features", str(tmp_path / "f.npz")]) == 1
+    err = capsys.readouterr().err
+    assert "No space left on device: '" + str(folder) in err and err.count("\n") == 1
+    assert before == {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 def test_a_threshold_that_is_no_number_is_refused(tmp_path):

@@ -72,6 +72,11 @@ def test_rare_classes_have_their_own_error():
         ({}, "say which classes are rare"),
         ({"rare": [5]}, "class 5 is not among"),
         ({"train_counts": torch.tensor([9, 9])}, "no class is rare in training.*--rare"),
+        ({"train_counts": [-5, 9]}, "train_counts: expected whole numbers, at least 0; got -5"),
+        ({"train_counts": [1.5, 9], "rare": [0]}, "expected whole numbers, at least 0; got 1.5"),
+        ({"train_counts": [math.nan, 9]}, "expected whole numbers, at least 0; got nan"),
+        ({"train_counts": [9]}, r"a count for each of the 2 classes; got shape \(1,\)"),
+        ({"train_counts": [[1, 9]]}, r"a count for each of the 2 classes; got shape \(1, 2\)"),
     ]:
         with pytest.raises(ValueError, match=message):
             imbalance(predicted, labels, **arguments)

@@ -55,6 +55,19 @@ def test_collapse_is_monotone_in_the_noise():
     assert moved.within_class == pytest.approx(found[1])
 
 
+@pytest.mark.parametrize("size", [1e300, 1e-300])
+def test_collapse_is_the_same_at_any_scale(size):
+    """Squares of huge features were infinite, and the measures NaN."""
+    x, y = torch.randn(40, 6, dtype=torch.float64), torch.arange(40) % 4
+    w, b = torch.randn(4, 6, dtype=torch.float64), torch.randn(4, dtype=torch.float64)
+    plain = vars(neural_collapse(x, y, w, b))
+    for other in (
+        neural_collapse(size * x, y, w, size * b),
+        neural_collapse(x, y, size * w, size * b),
+    ):
+        assert vars(other) == pytest.approx(plain, rel=1e-9)
+
+
 def test_features_without_a_classifier():
     means, y = HF.simplex_prototypes(3), torch.arange(3).repeat(2)
     result = neural_collapse(means[y].float(), y)

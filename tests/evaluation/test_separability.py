@@ -39,6 +39,19 @@ def test_fisher_score_does_not_depend_on_the_batches(size):
     assert one.compute() == pytest.approx(whole)
 
 
+@pytest.mark.parametrize("step", [10**8, 2**60])
+def test_fisher_score_does_not_depend_on_the_numbers_of_the_classes(step):
+    x, y = data()
+    parts = list(zip(x.split(7), (step * y).split(7), strict=True))
+    assert angular_fisher_score(parts) == pytest.approx(reference.angular_fisher_score(x, y))
+
+
+def test_fisher_score_refuses_sums_without_end():
+    x, y = torch.full((4, 2), 1e308, dtype=torch.float64), torch.tensor([0, 0, 1, 1])
+    with pytest.raises(ValueError, match="features: expected values whose sum over a class"):
+        angular_fisher_score(x, y)
+
+
 def test_fisher_score_ignores_lengths_of_classes_on_one_ray_and_orders_by_separation():
     y = torch.arange(4).repeat_interleave(50)
     centers = torch.eye(4)[y]

@@ -3,6 +3,7 @@
 import json
 import math
 
+import numpy as np
 import pytest
 import torch
 from sklearn.metrics import auc, roc_auc_score
@@ -201,6 +202,10 @@ def test_bad_folds_and_names():
         verification(a, b, same, folds=21)
     with pytest.raises(ValueError, match="fold 1 is empty"):
         verification(a, b, same, folds=torch.tensor([0, 2] * 10))
+    with pytest.raises(ValueError, match="fold 1 is empty"):  # without a table up to the largest
+        verification(a, b, same, folds=torch.tensor([0, 10**17] * 10))
+    with pytest.raises(ValueError, match=r"folds: expected numbers below 2\*\*63"):
+        verification(a, b, same, folds=np.array([0, 2**63] * 10, dtype=np.uint64))
     with pytest.raises(ValueError, match="without fold 0 only positive"):
         verification(a, b, same, folds=(~same).long().logical_not().long())
     with pytest.raises(ValueError, match="did you mean 'sphereface'"):

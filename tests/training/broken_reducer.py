@@ -1,5 +1,5 @@
 """A process whose run fails while another one still owes it numbers, so that its process group has
-work left when the reducer of DDP goes: `python broken_reducer.py RANK WORLD FOLDER`.
+work left when the reducer of DDP goes: `python broken_reducer.py RANK WORLD FOLDER ends|stays`.
 """
 
 import contextlib
@@ -41,9 +41,11 @@ dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
 kept = [torch.ones(1000) for _ in range(20)]
 with contextlib.suppress(KeyError):
     failing_run(kept)
+processes.PATIENCE = 10.0  # and at its end
 (folder / "left").touch()
 # The other one is killed: what it owed fails, the tensors are let go, and the group ends.
-letting_go = [thread for thread in threading.enumerate() if thread.name == "let-go-last"]
-for thread in letting_go:
-    thread.join(30)
-os._exit(0 if letting_go and not any(thread.is_alive() for thread in letting_go) else 3)
+if sys.argv[4] == "stays":
+    letting_go = [thread for thread in threading.enumerate() if thread.name == "let-go-last"]
+    for thread in letting_go:
+        thread.join(30)
+    os._exit(0 if letting_go and not any(thread.is_alive() for thread in letting_go) else 3)

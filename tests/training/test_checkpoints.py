@@ -126,3 +126,13 @@ def test_nothing_is_unpickled(tmp_path):
         (path / name).write_bytes(pickle.dumps(Trap()))
     with pytest.raises(RunError):
         C.load_checkpoint(path)
+
+
+def test_a_renamed_checkpoint_is_no_other_step(tmp_path):
+    path = write(tmp_path, 3)
+    renamed = path.rename(path.with_name("step-00000001"))
+    with pytest.raises(RunError, match="holds step 3: it was renamed, call it step-00000003"):
+        C.load_checkpoint(renamed)
+    with pytest.raises(RunError, match="holds step 3"):
+        C.load_weights(renamed / C.MODEL)
+    assert C.load_checkpoint(renamed.rename(path.with_name("kept")))[0] == 3

@@ -14,7 +14,6 @@ import ast
 import dataclasses
 import functools
 import json
-import math
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -33,6 +32,7 @@ from hypersphere.commands._files import (
     split_spec,
     variants_of,
 )
+from hypersphere.commands._misread import check_minutes, check_text
 from hypersphere.commands._options import type_text
 from hypersphere.commands._overrides import NAMED, choose_parts, join_part_options, read_overrides
 from hypersphere.commands._values import read_values
@@ -66,7 +66,6 @@ __all__ += [
 FIXED = tuple(
     f.name for f in dataclasses.fields(Config) if dataclasses.is_dataclass(f.default_factory)
 )
-MINUTES = re.compile(r"(?<![\w.])[-+]?[0-9][0-9_]*(?::[0-9.]+)+")
 # Dictionaries whose keys the constructor checks.
 FREE = ("data.options", "head.annealing", "gan.generator")
 
@@ -104,8 +103,8 @@ def read(
         parsed = read_values(options_by_key, {**flat, **overrides}, prog)
     except Exception as error:  # jsonargparse has several kinds; all mean a wrong value
         raise ConfigError(_readable(error, known)) from None
-    _check_text(flat, parsed)
-    _check_minutes(overrides, parsed)
+    check_text(flat, parsed)
+    check_minutes({**flat, **overrides}, parsed)
     return _assemble(parsed, chosen_names)
 
 
@@ -319,35 +318,6 @@ def _first(section: str, known: Iterable[str]) -> str:
 
 def _is_mapping(hint: Any) -> bool:
     return "dict" in str(hint)
-
-
-def _check_text(given: Mapping[str, Any], parsed: Mapping[str, Any]) -> None:
-    """Refuse lists, mappings, NaN and infinity where text is expected: none of them is a name."""
-    for key, value in given.items():
-        is_number = isinstance(value, float) and math.isfinite(value)
-        if is_number or not isinstance(value, (list, dict, float)):
-            continue
-        if isinstance(_value_at(key, parsed), str):
-            kinds = {"list": "a list: ", "dict": "a mapping: "}
-            raise ConfigError(
-                f"{key}: expected text, got {kinds.get(type(value).__name__, '')}{value}"
-            )
-
-
-def _check_minutes(given: Mapping[str, Any], parsed: Mapping[str, Any]) -> None:
-    """Refuse 1:30 on the command line where it was read as a number: minutes in YAML 1.1."""
-    for key, value in given.items():
-        for text in MINUTES.findall(value if isinstance(value, str) else ""):
-            if text not in repr(_value_at(key, parsed)):
-                raise ConfigError(f"{key}: {text} is no number (minutes are not read)")
-
-
-def _value_at(key: str, values: Mapping[str, Any]) -> Any:
-    """What stands at "section.key" in nested dictionaries; None if nothing does."""
-    found: Any = values
-    for part in key.split("."):
-        found = found.get(part) if isinstance(found, Mapping) else None
-    return found
 
 
 def _assemble(parsed: dict[str, Any], chosen: Mapping[str, Any]) -> Config:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hypersphere._terminal import columns_of, complain, hanging, wrapped
+from hypersphere._terminal import columns_of, complain, hanging, printable, wrapped
 from hypersphere.commands import _config
 from hypersphere.commands._help import help_text
 from hypersphere.commands._memory import keep_memory
@@ -219,7 +219,7 @@ def _results(outcome: Any, gain: Any, seconds: float) -> str:
         lines += [str(outcome.verification)]
     if gain is not None:
         lines += ["", str(gain), "", hanging("", gain.sentence())]
-    lines += ["", f"{seconds:.1f} s; everything is in {outcome.folder}"]
+    lines += ["", f"{seconds:.1f} s; everything is in {printable(outcome.folder)}"]
     return "\n".join(lines)
 
 

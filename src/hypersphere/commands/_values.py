@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,6 +16,13 @@ from hypersphere._optional import require
 from hypersphere.training.parts import REQUIRED, Option
 
 __all__ = ["read_values"]
+
+MODE = "hypersphere"  # of jsonargparse's parsers: how it reads text
+MINUTES = re.compile(r"[0-9]:[0-9]")
+INT = re.compile(r"[-+]?(0|[1-9][0-9_]*|0x[0-9a-fA-F_]+)")
+FLOAT = re.compile(
+    r"[-+]?([0-9][0-9_]*\.?[0-9_]*|\.[0-9_]+)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"
+)
 
 _readers: dict[Any, Callable[..., Any]] = {}
 
@@ -74,7 +82,10 @@ def _read(key: str, option: Option | None, tokens: list[str], prog: str) -> Any:
 def _reader(key: str, option: Option | None, prog: str) -> Callable[..., Any]:
     """What reads one option, or refuses a key that is none."""
     jsonargparse = require("jsonargparse", extra="train")
-    parser = jsonargparse.ArgumentParser(prog=prog, exit_on_error=False, add_help=False)
+    jsonargparse.set_loader(MODE, _load, (require("yaml", extra="train").YAMLError,))
+    parser = jsonargparse.ArgumentParser(
+        prog=prog, exit_on_error=False, add_help=False, parser_mode=MODE
+    )
     if option is not None:
         required = option.default is REQUIRED
         how = {"required": True} if required else {"default": option.default}
@@ -88,6 +99,41 @@ def _reader(key: str, option: Option | None, prog: str) -> Callable[..., Any]:
         return value
 
     return read
+
+
+def _load(text: str) -> Any:
+    """What a text stands for, as jsonargparse reads it, but 1:30 is text and no number of minutes,
+    and text that begins with # is no comment.
+    """
+    from jsonargparse import get_loader
+
+    if MINUTES.search(text):
+        yaml = require("yaml", extra="train")
+        return _stands_for(text, yaml.load(text, Loader=_without_minutes()))
+    return _stands_for(text, get_loader("yaml")(text))
+
+
+def _stands_for(text: str, value: Any) -> Any:
+    return text if value is None and text.strip().startswith("#") else value
+
+
+@functools.cache
+def _without_minutes() -> Any:
+    """A loader of YAML 1.1 with the numbers of YAML 1.2."""
+    yaml = require("yaml", extra="train")
+
+    class Loader(yaml.SafeLoader):  # type: ignore[misc, name-defined]
+        """What it takes for a number, date or text is its own."""
+
+    kept = ("bool", "null", "merge", "value")
+    Loader.yaml_implicit_resolvers = {}
+    for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items():
+        rules = [rule for rule in found if rule[0].rpartition(":")[2] in kept]
+        Loader.yaml_implicit_resolvers[first] = rules
+    for kind, pattern in (("int", INT), ("float", FLOAT)):
+        whole = re.compile(f"(?:{pattern.pattern})$")
+        Loader.add_implicit_resolver(f"tag:yaml.org,2002:{kind}", whole, list("-+0123456789."))
+    return Loader
 
 
 def _copy(value: Any) -> Any:

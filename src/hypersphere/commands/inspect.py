@@ -69,6 +69,7 @@ def show(text: str) -> None:
 def _inspect(options: argparse.Namespace) -> int:
     from ..evaluation import inspect_features, inspect_weights
     from ..evaluation.results import format_table, plain
+    from ..evaluation.writing import naming
     from ..reports.inspection_page import write_inspection
 
     tensors, features, labels, weight, bias = _read(options)
@@ -91,7 +92,8 @@ def _inspect(options: argparse.Namespace) -> int:
     show("\n".join(["", *(f"- {remark}" for remark in remarks)]))
     if options.json is not None:
         content = {"weights": plain(result), "features": plain(found), "remarks": remarks}
-        options.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        with naming(options.json):
+            options.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
         show(str(options.json))
     if options.output is not None:
         title = f"Geometry of {options.checkpoint.name}"

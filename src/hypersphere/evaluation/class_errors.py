@@ -12,6 +12,8 @@ from torch import Tensor
 from .inputs import check_features, check_row_labels
 from .results import Result, percent, wilson_interval
 
+MOST_CLASSES = 1 << 14  # of predictions: the largest number makes a table of its square
+
 
 @dataclass
 class ClassificationResult(Result):
@@ -79,6 +81,11 @@ def classification(
         predicted = logits = check_row_labels("predictions", logits, len(logits))
         labels = check_row_labels("labels", labels, len(predicted))
         count = int(max(predicted.max(), labels.max())) + 1
+        if count > MOST_CLASSES:
+            raise ValueError(
+                f"predictions, labels: expected numbers of classes below {MOST_CLASSES:,}; got "
+                f"{count - 1:,}: number the classes 0, 1, 2, ..."
+            )
         if top:
             raise ValueError("top-k errors need the scores of all classes, not predictions")
     else:

@@ -14,6 +14,7 @@ from .._optional import require
 from .._reading import check_replaceable, read_tensors
 from ..data.npz import read_npz
 from .inputs import check_row_labels, number_names
+from .writing import from_safetensors, naming
 
 
 def save_tensors(path: str | Path, tensors: dict[str, Tensor], **metadata: str) -> Path:
@@ -26,20 +27,27 @@ def save_tensors(path: str | Path, tensors: dict[str, Tensor], **metadata: str) 
 
     Returns:
         The path.
+
+    Raises:
+        OSError: if it cannot be written, such as on a full disk.
     """
     save_file = require("safetensors.torch", extra="train").save_file
+    failure = require("safetensors", extra="train").SafetensorError
     path = Path(path)
     check_replaceable(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        partial.touch()
-        mode = partial.stat().st_mode  # as the umask says; safetensors writes for the owner only
-        save_file({k: v.contiguous() for k, v in tensors.items()}, partial, metadata or None)
-        partial.chmod(mode)
-        with open(partial, "rb") as handle:
-            os.fsync(handle.fileno())
-        os.replace(partial, path)
+        with naming(path):
+            partial.touch()
+            mode = partial.stat().st_mode  # as the umask says; safetensors' is the owner's only
+            save_file({k: v.contiguous() for k, v in tensors.items()}, partial, metadata or None)
+            partial.chmod(mode)
+            with open(partial, "rb") as handle:
+                os.fsync(handle.fileno())
+            os.replace(partial, path)
+    except failure as error:
+        raise from_safetensors(error, path) from None
     finally:
         partial.unlink(missing_ok=True)
     return path
@@ -76,12 +84,14 @@ class Arrays(dict[str, Tensor]):
         array = self.others.get(name)
         if array is None or array.dtype.kind not in "US":
             return None
+        if array.ndim != 1:
+            raise ValueError(f"{name}: expected a text per row, (n,); got shape {array.shape}")
         if array.dtype.kind == "S":
             try:
                 array = np.char.decode(array, "utf-8")
             except UnicodeDecodeError:
                 raise ValueError(f"{name}: expected text in UTF-8; got other bytes") from None
-        return [str(text) for text in array.reshape(-1)]
+        return [str(text) for text in array]
 
 
 def load_features(path: str | Path) -> Arrays:
@@ -177,13 +187,15 @@ def pick_names(arrays: Arrays, path: str | Path) -> list[str]:
         `names`, else `labels`, texts or whole numbers; else empty texts.
 
     Raises:
-        ValueError: if they are numbers, and not a whole one per row.
+        ValueError: if they are not one per row, or numbers with a fraction.
     """
     count = len(pick(arrays, "features", path))
     for key in ("names", "labels"):
         if (texts := arrays.texts(key)) is not None:
             return texts
         if (numbers := pick_optional(arrays, key, path)) is not None:
-            check_row_labels(key, numbers.flatten(), count)
-            return [str(number) for number in numbers.flatten().tolist()]
+            # Names may be any number, so also those of 64 bits without a sign.
+            signed = numbers.view(torch.int64) if numbers.dtype == torch.uint64 else numbers
+            check_row_labels(key, signed, count)
+            return [str(number) for number in numbers.tolist()]
     return [""] * count

@@ -91,7 +91,11 @@ def fewshot(
     >>> fewshot(features, labels, way=5, shot=1, queries=5, episodes=20).accuracy
     1.0
     """
-    features = check_features("features", features).float()
+    wide = check_features("features", features)
+    features = wide.float()
+    lost = (wide != 0).any(1) & (features == 0).all(1)
+    if bool(lost.any()) or not bool(features.isfinite().all()):
+        raise _out_of_range(wide)
     labels = check_row_labels("labels", number_names(labels)[0], len(features))
     if method not in METHODS:
         raise ValueError(f"unknown method {method!r}: one of {', '.join(METHODS)}")
@@ -115,11 +119,20 @@ def fewshot(
                 x, y, way, scale if cosine else None, epochs, lr, batch_size, generator
             )
             scores = classify(z, weight, bias, scale if cosine else None)
+        if not bool(scores.isfinite().all()):  # squares in float32, or the training
+            raise _out_of_range(wide)
         truth = torch.arange(way).repeat_interleave(queries)
         accuracies.append((scores.argmax(2) == truth).double().mean(1))
     values = torch.cat(accuracies)
     half = 1.96 * float(values.std()) / len(values) ** 0.5 if len(values) > 1 else float("nan")
     return FewShotResult(method, way, shot, queries, float(values.mean()), half, values.tolist())
+
+
+def _out_of_range(features: Tensor) -> ValueError:
+    return ValueError(
+        "features: expected lengths near 1, as classifiers are trained in float32; got values up "
+        f"to {float(features.abs().max()):.3g}: multiply all features by one number"
+    )
 
 
 def sample_episodes(

@@ -6,14 +6,15 @@ figures compare only with figures from the same classifier.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from .inputs import check_features
-from .results import Result
+from .inputs import check_features, to_unit_scale
+from .results import Result, shown
 
 
 @dataclass
@@ -81,9 +82,9 @@ class FrechetResult(Result):
     samples: tuple[int, int]
 
     def rows(self) -> Iterator[Sequence[object]]:
-        yield "Frechet distance", f"{self.distance:.4f}"
-        yield "  of the means", f"{self.mean_part:.4f}"
-        yield "  of the covariances", f"{self.covariance_part:.4f}"
+        yield "Frechet distance", shown(self.distance, 4)
+        yield "  of the means", shown(self.mean_part, 4)
+        yield "  of the covariances", shown(self.covariance_part, 4)
         yield "samples", f"{self.samples[0]:,} and {self.samples[1]:,}"
 
 
@@ -109,10 +110,19 @@ def frechet_distance(features_a: Tensor, features_b: Tensor) -> FrechetResult:
     for name, features in (("features_a", a), ("features_b", b)):
         if len(features) < 2:
             raise ValueError(f"{name}: a covariance needs at least 2 samples; got {len(features)}")
+    largest = max(float(features.abs().max()) for features in (a, b))
+    (a, b), exponent = to_unit_scale(a, b)
     cov_a, cov_b = torch.cov(a.T).reshape(a.shape[1], -1), torch.cov(b.T).reshape(a.shape[1], -1)
     values, vectors = torch.linalg.eigh(cov_a)
     root = (vectors * values.clamp(min=0).sqrt()) @ vectors.T
     cross = torch.linalg.eigvalsh(root @ cov_b @ root).clamp(min=0).sqrt().sum()
     mean_part = float((a.mean(0) - b.mean(0)).square().sum())
     covariance_part = max(0.0, float(cov_a.trace() + cov_b.trace() - 2 * cross))
-    return FrechetResult(mean_part + covariance_part, mean_part, covariance_part, (len(a), len(b)))
+    try:
+        parts = [math.ldexp(part, 2 * exponent) for part in (mean_part, covariance_part)]
+    except OverflowError:
+        raise ValueError(
+            "features_a, features_b: expected values whose squared distance is below 1.8e308, the "
+            f"end of float64; got values up to {largest:.3g}: divide both by one number"
+        ) from None
+    return FrechetResult(sum(parts), parts[0], parts[1], (len(a), len(b)))

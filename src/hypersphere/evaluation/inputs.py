@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from numbers import Real
 from pathlib import Path
 from types import NoneType
@@ -170,6 +171,48 @@ def check_finite(name: str, features: Tensor) -> None:
         )
 
 
+def to_unit_scale(*features: Tensor) -> tuple[list[Tensor], int]:
+    """Features over one power of two, so that their squares neither overflow nor vanish.
+
+    Args:
+        features: tensors of float32 or float64, finite.
+
+    Returns:
+        The tensors, with 1/2 <= largest entry < 1 unless all are zero, and the exponent of 2.
+
+    >>> to_unit_scale(torch.tensor([3.0, 4.0]))
+    ([tensor([0.3750, 0.5000])], 3)
+    """
+    exponent = binary_exponent(*features)
+    return [times_power(f, -exponent) for f in features], exponent
+
+
+def binary_exponent(*features: Tensor) -> int:
+    """The exponent of the power of two just above the largest entry; 0 if all are zero.
+
+    Args:
+        features: tensors, finite.
+
+    >>> binary_exponent(torch.tensor([3.0, -4.0]))
+    3
+    """
+    return math.frexp(max(float(f.abs().max()) for f in features))[1]
+
+
+def times_power(features: Tensor, exponent: int) -> Tensor:
+    """Features times a power of two, which rounds nothing but what vanishes.
+
+    Args:
+        features: of float32 or float64.
+        exponent: of 2, as `binary_exponent` gives it, or its negative.
+
+    >>> times_power(torch.tensor([0.375]), 3)
+    tensor([3.])
+    """
+    half = exponent // 2  # two steps: 2**1074 is no number of float64
+    return features * 2.0**half * 2.0 ** (exponent - half)
+
+
 def to_common_type(*features: Tensor) -> list[Tensor]:
     """Features in the widest of their types, so that they can be multiplied.
 
@@ -246,7 +289,23 @@ def check_row_labels(name: str, labels: Any, count: int) -> Tensor:
         )
     if labels.is_floating_point() or labels.is_complex():
         raise ValueError(f"{name}: expected whole numbers; got {labels.dtype}")
-    return labels.long()
+    return to_int64(name, labels)
+
+
+def to_int64(name: str, numbers: Tensor) -> Tensor:
+    """Whole numbers as int64; refuse those that would come out negative.
+
+    Args:
+        name: what a message calls them.
+        numbers: of any type of whole numbers.
+
+    Returns:
+        The numbers as int64.
+    """
+    found = numbers.long()
+    if numbers.dtype == torch.uint64 and bool((found < 0).any()):
+        raise ValueError(f"{name}: expected numbers below 2**63; got {max(numbers.tolist())}")
+    return found
 
 
 def check_two_classes(name: str, labels: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -66,7 +67,7 @@ def imbalance(
     if not (is_number(threshold) and 0 < threshold <= 1):
         raise ValueError(f"threshold: expected a share in (0, 1]; got {threshold!r}")
     result = classification(logits, labels)
-    counts = [] if train_counts is None else torch.as_tensor(train_counts).tolist()
+    counts = [] if train_counts is None else _counts(train_counts, len(result.class_error))
     if rare is None:
         if not counts:
             raise ValueError("say which classes are rare, or give train_counts to find them")
@@ -93,3 +94,17 @@ def imbalance(
     return ImbalanceResult(
         result.error, error(chosen), error(~chosen), sorted(rare), result.class_error, counts
     )
+
+
+def _counts(train_counts: Any, classes: int) -> list[int]:
+    found = torch.as_tensor(train_counts)
+    if found.ndim != 1 or len(found) < classes:
+        raise ValueError(
+            f"train_counts: expected a count for each of the {classes} classes; got shape "
+            f"{tuple(found.shape)}"
+        )
+    counts = found.tolist()
+    bad = [n for n in counts if not (is_number(n) and n >= 0 and float(n).is_integer())]
+    if bad:
+        raise ValueError(f"train_counts: expected whole numbers, at least 0; got {bad[0]}")
+    return [int(n) for n in counts]

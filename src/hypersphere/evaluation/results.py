@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from .._reading import check_replaceable, sealed_text
+from .writing import naming
 
 
 def plain(value: Any) -> Any:
@@ -154,7 +155,8 @@ class Result:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name}.{os.getpid()}")
         try:
-            temporary.write_text(sealed_text(self.to_dict() | notes, indent=1))
+            with naming(path):
+                temporary.write_text(sealed_text(self.to_dict() | notes, indent=1))
             os.replace(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)
@@ -162,6 +164,19 @@ class Result:
 
     def __str__(self) -> str:
         return format_table(list(self.rows()), self.header())
+
+
+def shown(value: float, digits: int) -> str:
+    """A number for a table; a huge one by its exponent, not by hundreds of digits.
+
+    Args:
+        value: the number.
+        digits: after the point.
+
+    >>> shown(1.5, 3), shown(1e300, 3)
+    ('1.500', '1.000e+300')
+    """
+    return f"{value:.{digits}{'f' if abs(value) < 1e9 else 'e'}}"
 
 
 def mean_interval(samples: Tensor, confidence: float = 0.95) -> tuple[float, float]:

@@ -11,19 +11,24 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
+
+import torch.distributed as dist
 
 from hypersphere.training.run.checkpoint import RunError
 from hypersphere.training.run.lock import is_alive
 
-__all__ = ["Meeting"]
+__all__ = ["Meeting", "hold_back_fabric"]
 
 STARTED_BY = "HYPERSPHERE_STARTED_BY"  # read by the processes that Fabric starts
 EVERY = 0.1  # seconds between two looks
 STOPPED = (128 + signal.SIGINT, 128 + signal.SIGTERM)  # exit codes
 PATIENCE = 2.0  # seconds in which it shows who is gone
+TO_SAY_WHY = 20.0  # seconds that Fabric gives a process before it kills it
 
 
 class Meeting:
@@ -35,8 +40,10 @@ class Meeting:
 
     def __init__(self, fabric: Any) -> None:
         self.processes = getattr(fabric.strategy, "num_processes", None)  # on this machine
-        launcher = fabric.strategy.launcher  # None: torchrun, SLURM or Fabric has started this one
+        launcher = fabric.strategy.launcher
         self.children = getattr(launcher, "procs", None)
+        if self.children is not None and launcher.cluster_environment.creates_processes_externally:
+            self.children = None  # torchrun, SLURM or Fabric has started this one
         self.parent = os.environ.pop(STARTED_BY, None)
 
     @contextmanager
@@ -46,20 +53,23 @@ class Meeting:
 
         def watch() -> None:
             while not over.wait(EVERY):
+                hold_back_fabric()
                 gone = self._gone()
                 if gone and not over.is_set():
                     self._leave(*gone)
 
         if self.children is not None:
             os.environ[STARTED_BY] = str(os.getpid())
-        if self.children is not None or self.parent is not None:
+        watches = self.children is not None or self.parent is not None
+        if watches:
             threading.Thread(target=watch, name="meeting", daemon=True).start()
         try:
             yield
         except RuntimeError as error:
-            if self.processes is None:  # there are no others
+            if not _is_broken_exchange(error):
                 raise
-            over.wait(PATIENCE)  # of `watch`, which ends this process if it sees who is gone
+            if watches:
+                time.sleep(PATIENCE)  # of `watch`, which ends this process if it sees who is gone
             raise RunError(
                 f"the processes of this run did not meet, one of them may have ended: {error}"
             ) from error
@@ -99,3 +109,26 @@ class Meeting:
         )
         sys.stdout.flush()
         os._exit(code)
+
+
+def _is_broken_exchange(error: RuntimeError) -> bool:
+    """Whether another process may have caused it; a port that is taken is nobody's end."""
+    by_torch = isinstance(error, dist.DistError) or "gloo" in str(error).lower()
+    return by_torch and "EADDRINUSE" not in str(error)
+
+
+def hold_back_fabric() -> None:
+    """Let this process say why it ends, before Fabric kills it.
+
+    Fabric looks every few seconds whether the processes that it has started live, and kills all of
+    them, and this one, if one does not. It still does so for a process that cannot end by itself.
+    """
+    for thread in threading.enumerate():
+        terminate: Any = getattr(thread, "_terminate_all", None)
+        if thread.name == "child-process-observer" and not isinstance(terminate, partial):
+            thread._terminate_all = partial(_later, terminate)  # type: ignore[attr-defined]
+
+
+def _later(terminate: Callable[[], None]) -> None:
+    time.sleep(TO_SAY_WHY)
+    terminate()

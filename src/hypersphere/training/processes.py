@@ -7,6 +7,7 @@ because a machine is cut off, its signs of life (`pulse.py`) are missed.
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 import signal
@@ -14,15 +15,15 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from datetime import timedelta
-from functools import partial
 from typing import Any
 
 import torch.distributed as dist
 
 from hypersphere.training.diagnose import BAD_BATCH, WENT_BAD_BEFORE, NotFinite
+from hypersphere.training.meeting import hold_back_fabric
 from hypersphere.training.pulse import EVERY, Pulse
 from hypersphere.training.run.checkpoint import RunError
 from hypersphere.training.run.lock import is_alive
@@ -51,11 +52,11 @@ def named_failures(fabric: Any) -> Iterator[None]:
     if fabric.world_size == 1:
         yield
         return
+    hold_back_fabric()
+    sigterm = _Sigterm()
     meeting = getattr(fabric, "meeting", None)
     with meeting.exchange() if meeting else nullcontext():
         board = _Board(fabric)
-    _hold_back_fabric()
-    sigterm = _Sigterm()
     try:
         yield
         sigterm.restore()
@@ -85,22 +86,6 @@ def named_failures(fabric: Any) -> Iterator[None]:
         raise
     finally:
         board.pulse.stop()
-
-
-def _hold_back_fabric() -> None:
-    """Let this process say why it ends, before Fabric kills it.
-
-    Fabric looks every few seconds whether the processes that it has started live, and kills all of
-    them, and this one, if one does not. It still does so for a process that cannot end by itself.
-    """
-    for thread in threading.enumerate():
-        if thread.name == "child-process-observer" and hasattr(thread, "_terminate_all"):
-            thread._terminate_all = partial(_later, thread._terminate_all)
-
-
-def _later(terminate: Callable[[], None]) -> None:
-    time.sleep(2 * PATIENCE)
-    terminate()
 
 
 class _Sigterm:
@@ -143,15 +128,29 @@ def end_processes() -> None:
 
 
 def _let_go_last(held: list[Any]) -> None:
-    """Keep the group in `held` until nobody else has it.
+    """Keep the group in `held` until nobody else has it, in a thread.
 
     Taking a group apart waits for its threads, and a thread that lets go of a tensor waits for the
     lock of the interpreter. A reference of Python gives the lock away meanwhile. DDP's reducer,
     which goes with the failed run, would keep it, and both would wait for ever.
     """
-    while sys.getrefcount(held[0]) > 2:  # those of the list and of this call
-        time.sleep(0.05)
-    held.clear()
+    begun = threading.Event()
+
+    def let_go() -> None:
+        while sys.getrefcount(held[0]) > 2:  # those of the list and of this call
+            time.sleep(0.05)
+        begun.set()
+        held.clear()
+
+    def wait() -> None:
+        # An interpreter that ends while the group is taken apart ends with SIGABRT. A group that
+        # is still in use stays whole.
+        if begun.wait(0.2):
+            thread.join(PATIENCE)
+
+    thread = threading.Thread(target=let_go, name="let-go-last", daemon=True)
+    thread.start()
+    atexit.register(wait)
 
 
 class _Board:
@@ -170,8 +169,12 @@ class _Board:
         place = dist.PrefixStore(f"hypersphere/processes/{self.run}", own)
         self.pulse = Pulse(place, self.rank, self.count, self.silence, self._silent)
         self.pulse.start()
-        fabric.barrier()
-        self.who = [(self._get("who", rank) or "").split(" ", 2) for rank in range(self.count)]
+        try:
+            fabric.barrier()
+            self.who = [(self._get("who", rank) or "").split(" ", 2) for rank in range(self.count)]
+        except BaseException:
+            self.pulse.stop()
+            raise
         self.keeper = next((r for r, who in enumerate(self.who) if who[-1]), 0)
         self.pulse.watch()
 
@@ -191,9 +194,7 @@ class _Board:
         if dist.is_initialized() and dist.get_backend() == "gloo":
             held = [dist.group.WORLD]
             dist.destroy_process_group()
-            threading.Thread(
-                target=_let_go_last, args=(held,), name="let-go-last", daemon=True
-            ).start()
+            _let_go_last(held)
         end = time.monotonic() + PATIENCE
         signs = _Signs(self)
         with suppress(RuntimeError):

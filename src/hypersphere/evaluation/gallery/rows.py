@@ -48,12 +48,13 @@ def unit_features(
             raise GalleryError(f"this gallery has no model, so it takes features (d,); got {got}")
         both = flips == "concatenate"
         found = extract(model, samples, flips=both, transform=transform).flatten(1)
-    found = check_features("features", found).float()
+    found = check_features("features", found)
     if dim is not None and found.shape[1] != dim:
         raise GalleryError(f"the gallery holds features of dimension {dim}; got {found.shape[1]}")
     if bool((found == 0).all(1).any()):
         raise ValueError("a feature is zero: it has no direction to compare")
-    return normalize(found)
+    # Before the conversion: float32 ends at 3e38, and directions have no length.
+    return normalize(found).float()
 
 
 def one_sample(sample: Any) -> Any:

@@ -32,6 +32,8 @@ from torch import Tensor
 from ..._reading import Unreadable, read_json, read_tensors
 from ..feature_files import save_tensors
 from ..fingerprints import data_hash
+from ..inputs import check_finite
+from ..writing import naming
 from .decision import Decision
 from .gallery_error import GalleryError
 
@@ -81,7 +83,11 @@ def write_gallery(
 
     Returns:
         The new state of the folder, as in `Stored`.
+
+    Raises:
+        ValueError: if a feature is NaN or infinite: what could not be read is not written.
     """
+    check_finite("features", features)
     folder = Path(folder)
     with locked(folder):
         if not os.path.lexists(folder / "gallery.json"):
@@ -99,7 +105,7 @@ def write_gallery(
         }
         partial = folder / f".gallery.json.{os.getpid()}.partial"
         try:
-            with open(partial, "w", encoding="utf-8") as handle:
+            with naming(folder / "gallery.json"), open(partial, "w", encoding="utf-8") as handle:
                 json.dump(record, handle, allow_nan=False)
                 handle.flush()
                 os.fsync(handle.fileno())

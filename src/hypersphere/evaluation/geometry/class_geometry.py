@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ...functional.angles import pairwise_cosine
-from ..inputs import check_features, check_row_labels
+from ..inputs import check_features, check_row_labels, to_unit_scale
 from ..results import Result, percent
 from .separability import angular_visual_hardness
 
@@ -55,6 +55,7 @@ def class_mean_cosines(features: Tensor, labels: Tensor) -> ClassMeansResult:
     names, index = labels.unique(return_inverse=True)
     if len(names) < 2:
         raise ValueError(f"labels: all are {int(labels[0])}; at least two classes are needed")
+    (features,), _ = to_unit_scale(features)
     means = features.new_zeros(len(names), features.shape[1]).index_add_(0, index, features)
     cosine = pairwise_cosine(means)
     between = cosine[~torch.eye(len(names), dtype=torch.bool)]

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from ...finding import find_layers
 from ...functional.angles import normalize, pairwise_cosine, row_norm
 from ...functional.energy import hyperspherical_energy
-from ..inputs import check_features, check_row_labels, check_two_classes
-from ..results import Result
+from ..inputs import check_features, check_row_labels, check_two_classes, to_unit_scale
+from ..results import Result, shown
 from .separability import angular_fisher_score, angular_visual_hardness
 
 BINS = 60
@@ -52,7 +52,7 @@ def effective_rank(matrix: Tensor) -> float:
     (5.0, 1.0)
     """
     # Eigenvalues of the smaller Gram matrix: n x n is never made when n >> d.
-    m = check_features("matrix", matrix).double()
+    (m,), _ = to_unit_scale(check_features("matrix", matrix).double())
     gram = m.T @ m if m.shape[0] > m.shape[1] else m @ m.T
     values = torch.linalg.eigvalsh(gram).clamp(min=0).sqrt()
     if float(values.sum()) == 0:
@@ -89,8 +89,10 @@ class Norms:
             Their summary.
         """
         length = row_norm(vectors.double())
-        deviation = float(length.std()) if len(length) > 1 else 0.0
-        return Norms(float(length.mean()), deviation, float(length.min()), float(length.max()))
+        (small,), exponent = to_unit_scale(length)
+        deviation = float(small.std()) if len(small) > 1 else 0.0
+        figures = (float(small.mean()), deviation, float(small.min()), float(small.max()))
+        return Norms(*(math.ldexp(figure, exponent) for figure in figures))
 
 
 @dataclass
@@ -182,7 +184,7 @@ class GeometryResult(Result):
                 f"{layer.geodesic_energy:.4f}",
                 f"{layer.mean_angle:.3f}",
                 f"{layer.smallest_angle:.3f}",
-                f"{layer.norms.mean:.3f}",
+                shown(layer.norms.mean, 3),
                 f"{layer.effective_rank:.1f}",
             )
         if self.features is not None:
@@ -193,7 +195,7 @@ class GeometryResult(Result):
                 yield "  mean AVH", f"{f.mean_hardness:.4f}"
             yield "  positive pairs, mean angle", f"{f.mean_positive_angle:.3f}"
             yield "  negative pairs, mean angle", f"{f.mean_negative_angle:.3f}"
-            yield "  norm", f"{f.norms.mean:.3f} +- {f.norms.deviation:.3f}"
+            yield "  norm", f"{shown(f.norms.mean, 3)} +- {shown(f.norms.deviation, 3)}"
             yield "  effective rank", f"{f.effective_rank:.1f}"
 
 

@@ -18,7 +18,13 @@ import torch
 from torch import Tensor
 
 from ...functional import check_labels, normalize, row_norm
-from ..inputs import check_features, check_row_labels, check_two_classes
+from ..inputs import (
+    check_features,
+    check_row_labels,
+    check_two_classes,
+    times_power,
+    to_unit_scale,
+)
 from ..results import Result, percent
 
 __all__ = ["NeuralCollapseResult", "neural_collapse"]
@@ -93,6 +99,8 @@ def neural_collapse(
     (True, 0.0)
     """
     x = check_features("features", features).double()
+    # Every measure is the same at any scale, if the bias goes with the features.
+    (x,), exponent = to_unit_scale(x)
     labels = check_row_labels("labels", labels, len(x)).to(x.device)
     check_two_classes("labels", labels)
     seen, index, counts = torch.unique(labels, return_inverse=True, return_counts=True)
@@ -106,6 +114,8 @@ def neural_collapse(
     )
     if weight is not None:
         w, b = _classifier(weight, bias, x, labels)
+        (w,), larger = to_unit_scale(w)
+        b = times_power(times_power(b, -exponent), -larger)
         chosen = w[seen]
         duality = chosen / row_norm(chosen.flatten()) - centered / row_norm(centered.flatten())
         result.weight_norms, result.weight_angles = _equal(chosen)

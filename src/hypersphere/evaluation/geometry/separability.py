@@ -28,7 +28,8 @@ class AngularFisherScore:
     S_w = sum_i sum_{x in class i} (1 - cos(x, m_i)), S_b = sum_i n_i (1 - cos(m_i, m)), with m_i
     the mean vector of class i and m that of all features. One pass suffices, because the sum of
     cos(x, m_i) over a class is (sum of x/|x|) . m_i/|m_i|: per class it keeps two sums, of x and of
-    x/|x|, in float64. A feature of length zero has cosine 0 with everything.
+    x/|x|, in float64, for the classes that were seen, however large their numbers. A feature of
+    length zero has cosine 0 with everything.
 
     >>> score = AngularFisherScore()
     >>> for angle in (0.0, 0.1):
@@ -39,6 +40,7 @@ class AngularFisherScore:
     """
 
     def __init__(self) -> None:
+        self.classes = torch.zeros(0, dtype=torch.long)  # the numbers seen, in order
         self.counts = torch.zeros(0, dtype=torch.long)
         self.sums = torch.zeros(0, 0, dtype=torch.float64)  # of x, per class
         self.directions = torch.zeros(0, 0, dtype=torch.float64)  # of x / |x|, per class
@@ -58,28 +60,30 @@ class AngularFisherScore:
         y = labels.to(x.device).long()
         if int(y.min()) < 0:
             raise ValueError(f"labels are numbers of classes from 0 on, got {int(y.min())}")
-        self._make_room(int(y.max()) + 1, x)
-        self.counts += torch.bincount(y, minlength=len(self.counts))
-        self.sums.index_add_(0, y, x)
-        self.directions.index_add_(0, y, normalize(x))
+        place = self._make_room(y, x)
+        self.counts.index_add_(0, place, torch.ones_like(place))
+        self.sums.index_add_(0, place, x)
+        self.directions.index_add_(0, place, normalize(x))
 
-    def _make_room(self, classes: int, x: Tensor) -> None:
+    def _make_room(self, y: Tensor, x: Tensor) -> Tensor:
+        """Make a row for each class that is new; the row of each of y."""
         if self.sums.shape[1] not in (0, x.shape[1]):
             raise ValueError(
                 f"expected features of dimension {self.sums.shape[1]} as before, got {x.shape[1]}"
             )
-        grown = max(classes, len(self.counts))
-        if grown == len(self.counts):
-            return
-        for name in ("sums", "directions"):
-            new = x.new_zeros(grown, x.shape[1])
-            old = getattr(self, name)
-            if len(old):
-                new[: len(old)] = old
-            setattr(self, name, new)
-        counts = torch.zeros(grown, dtype=torch.long, device=x.device)
-        counts[: len(self.counts)] = self.counts
-        self.counts = counts
+        known = self.classes.to(x.device)
+        self.classes = torch.cat([known, y]).unique()
+        if len(self.classes) > len(known):
+            kept = torch.searchsorted(self.classes, known)
+            for name in ("sums", "directions"):
+                new = x.new_zeros(len(self.classes), x.shape[1])
+                if len(known):
+                    new[kept] = getattr(self, name)
+                setattr(self, name, new)
+            counts = torch.zeros_like(self.classes)
+            counts[kept] = self.counts.to(x.device)
+            self.counts = counts
+        return torch.searchsorted(self.classes, y)
 
     def merge(self, other: AngularFisherScore) -> None:
         """Add what another process or another part of the data has seen.
@@ -89,11 +93,10 @@ class AngularFisherScore:
         """
         if len(other.counts) == 0:
             return
-        self._make_room(len(other.counts), other.sums)
-        shared = slice(0, len(other.counts))
-        self.counts[shared] += other.counts
-        self.sums[shared] += other.sums
-        self.directions[shared] += other.directions
+        place = self._make_room(other.classes, other.sums)
+        self.counts[place] += other.counts
+        self.sums[place] += other.sums
+        self.directions[place] += other.directions
 
     def scatters(self) -> tuple[float, float]:
         """The scatter within and between classes.
@@ -101,16 +104,21 @@ class AngularFisherScore:
         Returns:
             S_w and S_b.
         """
-        seen = self.counts > 0
-        if int(seen.sum()) < 2:
+        if len(self.classes) < 2:
             raise ValueError(
                 f"the angular Fisher score compares classes: it needs features of 2 or more, "
-                f"got {int(seen.sum())}"
+                f"got {len(self.classes)}"
             )
-        n, sums = self.counts[seen].to(torch.float64), self.sums[seen]
+        n, sums = self.counts.to(torch.float64), self.sums
+        everything = sums.sum(0)
+        if not bool(sums.isfinite().all() and everything.isfinite().all()):
+            raise ValueError(
+                "features: expected values whose sum over a class is below 1.8e308, the end of "
+                "float64; got larger ones: divide all features by one number"
+            )
         means = normalize(sums)
-        within = n.sum() - (self.directions[seen] * means).sum()
-        between = (n * (1 - means @ normalize(sums.sum(0)))).sum()
+        within = n.sum() - (self.directions * means).sum()
+        between = (n * (1 - means @ normalize(everything))).sum()
         return float(within), float(between)
 
     def compute(self) -> float:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ...functional.angles import cosine
-from ..inputs import check_features, collect_rows
+from ..inputs import binary_exponent, check_features, collect_rows, times_power
 from .protocols import merge_flips
 
 BLOCK = 4096  # pairs worked off at once
@@ -79,6 +79,7 @@ class Moments:
     count: Tensor  # (folds,)
     first: Tensor  # (folds, d)
     second: Tensor | None  # (folds, d, d)
+    exponent: int  # of the power of two that all sums are over, so that no square overflows
 
     @staticmethod
     def of_folds(pairs: PairScorer, fold: Tensor, second: bool) -> Moments:
@@ -87,25 +88,28 @@ class Moments:
         count = 2.0 * torch.bincount(fold, minlength=folds).double()
         sums = torch.zeros(folds, dim, dtype=torch.float64)
         squares = torch.zeros(folds, dim, dim, dtype=torch.float64) if second else None
+        exponent = binary_exponent(pairs.a, pairs.b)
         for where, a, b in pairs.blocks():
             mine = fold[where]
             for f in mine.unique().tolist():
                 both = torch.cat([a[mine == f], b[mine == f]]).double()
+                both = times_power(both, -exponent)
                 sums[f] += both.sum(0)
                 if squares is not None:
                     squares[f] += both.T @ both
-        return Moments(count, sums, squares)
+        return Moments(count, sums, squares, exponent)
 
     def without(self, f: int, center: bool, pca: int | None) -> tuple[Tensor | None, Tensor | None]:
         """Mean and principal directions of all folds but f; PCA implies the mean."""
         n = self.count.sum() - self.count[f]
         mean = (self.first.sum(0) - self.first[f]) / n
         if pca is None or self.second is None:
-            return (mean if center else None), None
+            return (times_power(mean, self.exponent) if center else None), None
         if not 1 <= pca <= len(mean):
             raise ValueError(f"pca: expected 1 to {len(mean)} (the dimension); got {pca}")
         covariance = (self.second.sum(0) - self.second[f]) / n - torch.outer(mean, mean)
-        return mean, torch.linalg.eigh(covariance).eigenvectors[:, -pca:]
+        basis = torch.linalg.eigh(covariance).eigenvectors[:, -pca:]
+        return times_power(mean, self.exponent), basis
 
 
 def _rows(name: str, features: Any) -> Tensor:

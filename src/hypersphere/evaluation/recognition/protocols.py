@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ...registry import nearest
+from ..inputs import to_int64
 from .roc import Roc, roc_curve
 
 
@@ -178,12 +179,13 @@ def fold_index(folds: int | Tensor | Sequence[int], count: int) -> Tensor:
         index = torch.as_tensor(folds)
         if index.is_floating_point():
             raise ValueError(f"folds: expected whole numbers; got {index.dtype}")
-        index = index.long()
+        index = to_int64("folds", index)
         if index.shape != (count,):
             raise ValueError(f"folds: expected one per pair, ({count},); got {tuple(index.shape)}")
         if int(index.min()) < 0:
             raise ValueError(f"folds: number the folds 0, 1, 2, ...; got {int(index.min())}")
-        empty = (torch.bincount(index) == 0).nonzero().flatten().tolist()
+        seen = index.unique()  # not a count of each number up to the largest, which may be huge
+        empty = (seen != torch.arange(len(seen), device=seen.device)).nonzero().flatten().tolist()
         if empty:
             raise ValueError(f"folds: fold {empty[0]} is empty; number the folds 0, 1, 2, ...")
         if int(index.max()) == 0:

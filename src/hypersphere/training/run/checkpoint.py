@@ -190,6 +190,10 @@ def _read_state(path: Path) -> dict[str, Any]:
         raise RunError(str(error)) from None
     if content["format"] != FORMAT:
         raise RunError(f"{path} has format {content['format']}; this version reads {FORMAT}")
+    name = path.name[5:]
+    if path.name.startswith("step-") and name.isdigit() and int(name) != content["step"]:
+        right = f"step-{content['step']:08d}"
+        raise RunError(f"{path} holds step {content['step']}: it was renamed, call it {right}")
     return content
 
 

@@ -210,10 +210,11 @@ def is_alive(pid: int) -> bool:
     except PermissionError:
         return True
     try:
-        state = Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()[0]
+        # The kernel cuts names of programs at 15 bytes, in the middle of a character, too.
+        state = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0]
     except (OSError, IndexError):
         return True
-    return state != "Z"
+    return state != b"Z"
 
 
 def _is_at(descriptor: int, path: Path) -> bool:
