@@ -122,6 +122,9 @@ def test_the_graph_feeds_the_network(citations):
         ("tx", pickle.dumps(claim(6, 10**12)), DamagedData, "larger than 4,294,967,296 bytes"),
         ("y", pickle.dumps(np.full((40, 3), np.nan)), DamagedData, r"one-hot labels \(40"),
         ("y", pickle.dumps(np.ones((40, 3))), DamagedData, r"one-hot labels \(40"),
+        ("y", pickle.dumps(np.eye(3)[[0] * 40]), DamagedData, "first 40 rows of ind.citeseer.ally"),
+        ("x", sparse_of(np.ones((40, 7))), DamagedData, "first 40 rows of ind.citeseer.allx"),
+        ("ally", pickle.dumps(np.zeros((600, 3))), DamagedData, "40 rows of ind.citeseer.ally"),
         ("y", pickle.dumps(np.zeros((40, 3))), DamagedData, "a class for every training node"),
         (
             "ty",

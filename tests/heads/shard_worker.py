@@ -230,6 +230,16 @@ def wrapped(rank, world, folder):
         assert "Wrap the backbone alone" in str(error), error
     else:
         raise AssertionError("nothing to do, and no word of it")
+    net = Net("counted")
+    model = DistributedDataParallel(net)
+    heads.shard(net.head)
+    try:
+        steps(model, net, optimizer_of(net), rank, world, most=10)
+    except RuntimeError as error:
+        assert "wrap in DDP after shard(head)" in str(error), error
+    else:
+        raise AssertionError("DDP before shard, and no word of it")
+    del model
     plain = DistributedDataParallel(nn.Linear(3, 3))  # others are wrapped as ever
     plain(torch.randn(2, 3)).sum().backward()
     del plain

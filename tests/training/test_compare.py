@@ -16,6 +16,7 @@ from hypersphere.commands._comparison import Method, table
 from hypersphere.commands._files import recipe_root, variants_of
 from hypersphere.commands._metrics import known_metrics, refuse_metric, usual_metric
 from hypersphere.reports import markdown_table, read_result
+from hypersphere.training import campaign
 from hypersphere.training.campaign import Ended
 from hypersphere.training.interrupt import Interrupted
 from hypersphere.training.tasks import Classification
@@ -286,6 +287,20 @@ def test_a_stopped_comparison_goes_on(config, tmp_path):
     assert compare.main(command[4:]) == 0
     assert len(json.loads((folder / "comparison.json").read_text())["rows"][0]["ours"]) == 2
     assert not [line for line in os.listdir(folder) if line.endswith(".partial")]
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_a_killed_process_is_named(config, tmp_path, capsys, monkeypatch, jobs):
+    begin = campaign._Worker.begin
+
+    def killed(worker, run):
+        begin(worker, run)
+        worker.process.kill()
+
+    monkeypatch.setattr(campaign._Worker, "begin", killed)
+    command = [f"{config}:long", "--seeds", "0", "--jobs", jobs, "--folder", str(tmp_path / "a")]
+    assert compare.main(command) == 1
+    assert "ended by signal 9; repeat the command: finished" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -190,6 +190,18 @@ def test_layers_of_a_classifier_with_a_head_that_has_parts():
     check_each_parameter(task.model, lambda: task.players[0].module(*batch))
 
 
+def test_the_update_of_the_player_before_is_blamed_in_the_first_step(tmp_path):
+    fabric = make_fabric(accelerator="cpu", devices=1)
+    task = prepare(gan(), fabric).task
+
+    class Spoil:
+        def after_update(self, run):
+            next(run.player.module.parameters()).data.fill_(math.nan)
+
+    with pytest.raises(NotFinite, match="at step 0: '.*' went bad in the update before"):
+        fit(task, RunFolder(tmp_path), fabric, Settings(1, quiet=True), [Spoil()])
+
+
 class SpoilStatistics:
     """After the second update the last running variance is infinite: no loss depends on it."""
 

@@ -121,6 +121,12 @@ def load_planetoid(
         raise damaged(paths["allx"], expected, f"{known}", where)
     if not bool(y.any(1).all()):
         raise damaged(paths["y"], "a class for every training node", "nodes without one", where)
+    if not np.array_equal(y, ally[:labeled]):
+        expected = f"the first {labeled} rows of {paths['ally'].name}"
+        raise damaged(paths["y"], expected, "others", where)
+    if not _same(x, allx, labeled):
+        expected = f"the first {labeled} rows of {paths['allx'].name}"
+        raise damaged(paths["x"], expected, "others", where)
     test = _test_nodes(paths["test.index"], len(tx), known, where)
     # Row i of tx belongs to node test[i]; nodes between that have no row stay empty.
     nodes = int(test.max()) + 1
@@ -156,6 +162,14 @@ def _features(path: Path, where: str) -> Tensor:
         return found.sparse()
     except DamagedData as error:
         raise damaged(path, "a sparse matrix", str(error), where) from None
+
+
+def _same(x: Tensor, allx: Tensor, rows: int) -> bool:
+    """Whether x is the first rows of allx, both coalesced."""
+    first = allx.indices()[0] < rows
+    return torch.equal(x.indices(), allx.indices()[:, first]) and torch.equal(
+        x.values(), allx.values()[first]
+    )
 
 
 def _one_hot(path: Path, rows: int, where: str) -> np.ndarray:

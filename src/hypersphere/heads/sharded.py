@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -27,10 +28,9 @@ from . import collectives
 from .arguments import weighted_penalty
 from .margin import MarginHead
 from .margin_values import bound
+from .shard_in_ddp import ROWWISE, ignore_in_ddp, refuse_earlier_ddp, watch_ddp
 
 __all__ = ["ClassShard", "ignore_in_ddp", "shard", "unshard"]
-
-ROWWISE = ("weight", "bias")  # parameters with one row per class
 
 
 def shard(
@@ -75,7 +75,7 @@ def shard(
     world = dist.get_world_size(group)
     if head.num_classes < world:
         raise ValueError(f"{head.num_classes} classes cannot be spread over {world} processes")
-    _watch_ddp()
+    watch_ddp()
     head.shard = ClassShard(head.num_classes, group, averaged)
     own = slice(head.shard.start, head.shard.stop)
     meta = head.weight.is_meta
@@ -86,6 +86,7 @@ def shard(
             rows = torch.empty_like(whole[own], device=place)
             part = nn.Parameter(rows if meta else rows.copy_(whole[own].detach()))
             setattr(head, name, part)
+            head.shard.replaced.append(weakref.ref(whole))
     if meta:
         place = head.weight.device
         if head.log_scale is not None and head._scale is not None:
@@ -127,69 +128,6 @@ def unshard(head: MarginHead) -> MarginHead:
     return head
 
 
-def ignore_in_ddp(model: nn.Module) -> nn.Module:
-    """Tell DDP, before it wraps a model, to leave the rows of sharded heads alone.
-
-    `shard` also sees to it that DDP does so by itself; see Note [Rows under DDP].
-
-    Args:
-        model: a module that holds sharded heads.
-
-    Returns:
-        The model.
-    """
-    ignored = list(getattr(model, "_ddp_params_and_buffers_to_ignore", []))
-    ignored += [name for name in _row_names(model) if name not in ignored]
-    model._ddp_params_and_buffers_to_ignore = ignored  # type: ignore[assignment]
-    return model
-
-
-def _row_names(model: nn.Module) -> list[str]:
-    """The parameters in `model` that are rows of a sharded head, by their full names."""
-    found = []
-    for prefix, module in model.named_modules():
-        if isinstance(module, MarginHead) and module.shard is not None:
-            dot = f"{prefix}." if prefix else ""
-            found += [f"{dot}{name}" for name in ROWWISE if getattr(module, name) is not None]
-    return found
-
-
-# Note [Rows under DDP]: DDP sends all parameters of process 0 to the others when it wraps a model.
-# The rows of a sharded head would be overwritten by those of other classes where all shards have
-# one size, and process 0 would wait forever where they have not. DDP keeps the model as its
-# attribute `module` before it sends anything, and torch tells of every such assignment. So the
-# first `shard` asks to be told, and adds the rows to what this DDP leaves alone.
-_watching: list[Any] = []
-
-
-def _watch_ddp() -> None:
-    if not _watching:
-        _watching.append(nn.modules.module.register_module_module_registration_hook(_spare_rows))
-
-
-def _spare_rows(wrapper: nn.Module, name: str, model: nn.Module | None) -> None:
-    if not isinstance(wrapper, nn.parallel.DistributedDataParallel) or name != "module":
-        return
-    rows = [] if model is None else _row_names(model)
-    if model is None or not rows:
-        return
-    ignored = getattr(wrapper, "parameters_to_ignore", None)
-    if not isinstance(ignored, set):
-        raise RuntimeError(
-            "this version of torch wraps a sharded head without asking: call "
-            "hypersphere.heads.ignore_in_ddp(model) before DistributedDataParallel(model), or wrap "
-            "the backbone alone"
-        )
-    ignored.update(rows)
-    left = [p for n, p in model.named_parameters() if n not in ignored and p.requires_grad]
-    if not left:
-        raise RuntimeError(
-            "DistributedDataParallel has nothing to do here: all parameters are rows of a sharded "
-            "head, which exchanges what it needs by itself. Wrap the backbone alone"
-        )
-    wrapper._module_parameters = [p for n, p in model.named_parameters() if n not in ignored]
-
-
 class ClassShard:
     """Which classes this process has, start <= class < stop, and how the loss is made of shards."""
 
@@ -201,6 +139,10 @@ class ClassShard:
         self.start, self.stop = bounds[self.rank], bounds[self.rank + 1]
         self.factor = float(self.world) if averaged else 1.0
         self.hooks: list[Any] = []
+        self.replaced: list[Any] = []  # weak references to the whole weight and bias
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "replaced": []}  # weak references cannot be pickled
 
     def logits(
         self,
@@ -354,6 +296,8 @@ class ClassShard:
         """Rows of each process, after `check` on all: what one refuses, all refuse."""
         rows, error = 0, None
         try:
+            if not torch.compiler.is_compiling():
+                refuse_earlier_ddp(self.replaced)
             check()
             rows = len(features)
         except Exception as refused:

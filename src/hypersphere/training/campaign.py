@@ -146,7 +146,7 @@ def run_all(
                 elif done.code == FOLDER_TAKEN:  # another process was faster
                     waiting.append(run)
                 else:
-                    raise RunError(f"{run.name} failed: {_last_words(run)}")
+                    raise RunError(f"{run.name} failed: {_why(run, done.code)}")
         finally:
             _stop(active, idle)
     return found
@@ -251,6 +251,14 @@ def _stop(active: dict[_Worker, PlannedRun], idle: list[_Worker]) -> None:
 
 def _log(run: PlannedRun) -> Path:
     return run.folder.parent / f"{run.folder.name}.log"
+
+
+def _why(run: PlannedRun, code: int | None) -> str:
+    if code is not None and code < 0:  # a process that is killed says nothing: its log is of before
+        return (
+            f"its process was ended by signal {-code}; repeat the command: finished runs are kept"
+        )
+    return _last_words(run)
 
 
 def _last_words(run: PlannedRun) -> str:

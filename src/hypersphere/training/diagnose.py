@@ -232,6 +232,7 @@ def explain(
     good_batch: bool,
     run: Callable[[], Any],
     terms: Iterable[tuple[str, Any]],
+    updated: bool = True,
 ) -> str:
     """One sentence about where the first NaN or infinity is.
 
@@ -240,6 +241,8 @@ def explain(
     loss itself. A module may use its parameters before it calls others (a position embedding, the
     original of a parametrized weight), so they come before the outputs of those. Buffers are no
     evidence: the failed pass has already written to them (the statistics of BatchNorm).
+
+    `updated` says whether a weight has moved before: in step 0 the second player follows the first.
     """
     start = f"the loss is not finite at step {step}: "
     if not good_batch:
@@ -250,7 +253,7 @@ def explain(
     for event in events:
         if event.finite is None and event.name in owned:
             first = owned[event.name][0]
-            when = WENT_BAD_BEFORE if step else "is not finite from the start"
+            when = WENT_BAD_BEFORE if updated else "is not finite from the start"
             return start + f"'{first}' {when}{_others(model, first, spoiled)}" + ADVICE
         if event.finite is False:
             name = event.name or "the model"

@@ -54,10 +54,12 @@ class LossCheck:
         self.device = fabric.device
         self.together = is_fsdp(fabric)
         self.on_its_way: list[_Part] = []
+        self.updates = 0  # that have begun, of all players
 
     def begin(self, run: Run, player: Player) -> None:
         """Before an update of `player`."""
         self.run, self.player = run, player
+        self.updates += 1
 
     def watch(self, batch: tuple[Tensor, ...]) -> None:
         """Before a forward pass on `batch`."""
@@ -113,7 +115,8 @@ class LossCheck:
         terms = [(name, value) for name, value in part.values.items() if name != "loss"]
         # Where each process holds a part of the network, all of them are here.
         with nullcontext() if is_spread(run.task.model) else one_process():
-            found = explain(run.step, run.task.model, good_batch, again, terms)
+            updated = run.step > 0 or self.updates > 1
+            found = explain(run.step, run.task.model, good_batch, again, terms, updated)
         if not is_fsdp(run.fabric):
             return found
         notes = share_states(run.fabric, None if own_loss_is_finite else found)
