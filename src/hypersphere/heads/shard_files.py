@@ -24,7 +24,7 @@ from .._reading import file_checksum
 from . import collectives
 from .annealing import LambdaAnnealing
 from .margin import MarginHead
-from .sharded import ROWWISE
+from .shard_in_ddp import ROWWISE
 
 __all__ = ["load_shards", "save_shards"]
 

@@ -84,7 +84,7 @@ def refuse_earlier_ddp(replaced: Iterable[Any]) -> None:
     Args:
         replaced: weak references to the parameters that shards have replaced.
     """
-    ddp = nn.parallel.DistributedDataParallel._get_active_ddp_module()
+    ddp = nn.parallel.DistributedDataParallel._get_active_ddp_module()  # type: ignore[no-untyped-call]
     if ddp is None or not torch.is_grad_enabled():
         return
     old = [p for one in replaced if (p := one()) is not None]
