@@ -222,7 +222,7 @@ def test_labels_of_text_are_the_names_of_a_gallery(capsys, saved, tmp_path):
         assert run(capsys, "gallery", "list", gallery)[1] == "ada  6\nbob  6\neve  6\nzoe  6\n"
 
 
-@pytest.mark.parametrize("shape", [(2, 12), (24, 1)], ids=str)
+@pytest.mark.parametrize("shape", [(2, 12), (12, 2)], ids=str)
 @pytest.mark.parametrize("name", ["names", "labels"])
 def test_names_in_a_table_are_refused(capsys, saved, tmp_path, name, shape):
     for names in (saved.texts, saved.numbers):

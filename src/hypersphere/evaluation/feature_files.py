@@ -84,14 +84,14 @@ class Arrays(dict[str, Tensor]):
         array = self.others.get(name)
         if array is None or array.dtype.kind not in "US":
             return None
-        if array.ndim != 1:
+        if array.shape not in ((array.size,), (array.size, 1)):
             raise ValueError(f"{name}: expected a text per row, (n,); got shape {array.shape}")
         if array.dtype.kind == "S":
             try:
                 array = np.char.decode(array, "utf-8")
             except UnicodeDecodeError:
                 raise ValueError(f"{name}: expected text in UTF-8; got other bytes") from None
-        return [str(text) for text in array]
+        return [str(text) for text in array.reshape(-1)]
 
 
 def load_features(path: str | Path) -> Arrays:
@@ -194,6 +194,8 @@ def pick_names(arrays: Arrays, path: str | Path) -> list[str]:
         if (texts := arrays.texts(key)) is not None:
             return texts
         if (numbers := pick_optional(arrays, key, path)) is not None:
+            if numbers.shape == (count, 1):
+                numbers = numbers[:, 0]
             # Names may be any number, so also those of 64 bits without a sign.
             signed = numbers.view(torch.int64) if numbers.dtype == torch.uint64 else numbers
             check_row_labels(key, signed, count)
