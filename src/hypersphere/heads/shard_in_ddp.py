@@ -51,6 +51,7 @@ _watching: list[Any] = []
 
 
 def watch_ddp() -> None:
+    """Ask torch to be told, from now on, of every model that DDP wraps."""
     if not _watching:
         _watching.append(nn.modules.module.register_module_module_registration_hook(_spare_rows))
 
